@@ -1,7 +1,8 @@
 """The targets of a model: what each of its outputs predicts.
 
 The labels of a row with several targets may be missing, all but one. In arrays, a missing label is
-NaN.
+NaN. The first target decides which epoch or trial is the best: by its AUC, or by its root mean
+squared error if it is a number.
 """
 
 from __future__ import annotations
@@ -38,22 +39,26 @@ def targets_of(labels: Sequence[str], regression: Sequence[str]) -> tuple[Target
     return tuple(Target(name, name in regression) for name in labels)
 
 
+def only_clicks(targets: Sequence[Target]) -> bool:
+    """Whether the only target is a label of 0 and 1; then arrays have no axis of targets.
+
+    >>> only_clicks([Target("y")]), only_clicks([Target("price", True)])
+    (True, False)
+    """
+    return len(targets) == 1 and not targets[0].regression
+
+
 def check_targets(labels: Sequence[str], regression: Sequence[str]) -> None:
-    """Check that the first target is a 0/1 label, which early stopping follows.
+    """Check that each number is a label.
 
     Raises:
-        InputError: if it is not, or if a number is no label.
+        InputError: if one is not.
     """
     for name in regression:
         if name not in labels:
             raise InputError(
                 f"`regression` {name!r} is no label; add it to `label` {','.join(labels)}"
             )
-    if labels and labels[0] in regression:
-        raise InputError(
-            f"`regression`: {labels[0]!r} is the first label, which must be of 0 and 1, because "
-            "early stopping and the click rate follow it; give such a label before it"
-        )
 
 
 def check_esmm(targets: Sequence[Target]) -> None:
@@ -71,27 +76,32 @@ def check_esmm(targets: Sequence[Target]) -> None:
 
 
 def kinds_of(targets: Sequence[Target]) -> dict[str, str]:
-    """Map each of several targets to what its label is, for JSON; one target needs no words.
+    """Map each target to what its label is, for JSON; one of 0 and 1 alone needs no words.
 
     >>> kinds_of([Target("y"), Target("t", True)]), kinds_of([Target("y")])
     ({'y': 'binary', 't': 'regression'}, {})
     """
-    if len(targets) == 1:
+    if only_clicks(targets):
         return {}
     return {name: "regression" if regression else "binary" for name, regression in targets}
 
 
 def served_names(targets: Sequence[Target]) -> list[str]:
-    """Return what a served model calls its outputs: the labels, or one probability.
+    """Return what a served model calls its outputs: the labels, or what one label's is.
 
     >>> served_names([Target("y")]), served_names([Target("y"), Target("sec", True)])
     (['probability'], ['y', 'sec'])
     """
-    return ["probability"] if len(targets) == 1 else [name for name, _ in targets]
+    return [kind_of(targets[0])] if len(targets) == 1 else [name for name, _ in targets]
+
+
+def kind_of(target: Target) -> str:
+    """Return what an output is: a "probability", or a "prediction" of a number."""
+    return "prediction" if target.regression else "probability"
 
 
 def refuse_several(what: str, targets: Sequence[Target], remedy: str) -> None:
-    """Refuse several targets where only one is known.
+    """Refuse other targets than one of 0 and 1.
 
     Args:
         what: the command or function.
@@ -99,11 +109,28 @@ def refuse_several(what: str, targets: Sequence[Target], remedy: str) -> None:
         remedy: what the user can do.
 
     Raises:
-        InputError: if there are several.
+        InputError: if there are several, or one is a number.
     """
-    if len(targets) > 1:
+    if not only_clicks(targets):
         names = ", ".join(name for name, _ in targets)
-        raise InputError(f"{what} takes one label, but the data has {names}; {remedy}")
+        raise InputError(f"{what} takes one label of 0 and 1, but the data has {names}; {remedy}")
+
+
+def refuse_number_first(what: str, targets: Sequence[Target]) -> None:
+    """Refuse targets whose first one is a number, where its AUC decides.
+
+    Args:
+        what: the command or function.
+        targets: the targets.
+
+    Raises:
+        InputError: if it is a number.
+    """
+    if targets[0].regression:
+        raise InputError(
+            f"{what} follows the AUC of the first label, but {targets[0].name!r} is a number; "
+            "prepare with a label of 0 and 1 first"
+        )
 
 
 def columns_of_targets(

@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.system.folders import RESULTS_CSV
+from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
@@ -87,6 +88,7 @@ class Session(ResultsSession):
         super().__init__(settings.out)
         self.settings = settings
         data = PreparedData.load(settings.data)
+        refuse_number_first("an experiment", data.targets)
         RunSettings(model="dcn", batch_size=1, **settings.layers).multi_task_of(data.targets)
         self.context = RunContext(
             data=data,

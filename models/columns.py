@@ -115,10 +115,12 @@ class Columns:
             schema: Merlin schema.
             rows: number of rows of a growing table, which all fields share; None: use the
                 domains of the columns.
-            several: take all targets; else the first one, as a label of 0 and 1.
+            several: take all targets, or one that is a number; else the first one, as a label of 0
+                and 1.
 
         Raises:
-            InputError: if the schema has no target (or with `several` only one) or no categorical
+            InputError: if the schema has no target (or with `several` only one label of 0 and 1) or
+                no categorical
                 column, a categorical column has no integer domain, or the combiner of a list
                 column is unknown.
         """
@@ -128,12 +130,12 @@ class Columns:
         targets = targets or schema.select_by_tag(Tags.BINARY_CLASSIFICATION).column_names
         if not targets:
             raise InputError("the schema has no column tagged TARGET; tag the 0/1 column")
-        if several and len(targets) < 2:
+        numbers = schema.select_by_tag(Tags.REGRESSION).column_names if several else []
+        if several and len(targets) < 2 and targets[0] not in numbers:
             raise InputError(
                 f"multi_task needs several targets, but only {targets[0]!r} is tagged TARGET; tag "
-                "more label columns, or leave multi_task out"
+                "more label columns, or REGRESSION if it is a number, or leave multi_task out"
             )
-        numbers = schema.select_by_tag(Tags.REGRESSION).column_names if several else []
         categorical = schema.select_by_tag(Tags.CATEGORICAL)
         if not categorical.column_names:
             raise InputError("the schema has no column tagged CATEGORICAL; tag the id columns")

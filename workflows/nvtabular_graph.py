@@ -225,7 +225,7 @@ def raw_schema(log_format: LogFormat) -> Schema:
     if log_format.weight:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     columns += [vector_schema(name, n) for name, n in log_format.vectors.items()]
-    kind = np.float32 if log_format.more_labels else np.int8
+    kind = np.float32 if log_format.float_labels else np.int8
     return Schema([*columns, *(ColumnSchema(name, dtype=kind) for name in log_format.labels)])
 
 

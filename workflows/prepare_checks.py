@@ -97,13 +97,15 @@ def refuse_unsupported(settings: PrepareSettings, log_format: LogFormat, *, gpu:
         raise InputError(
             f"`hugectr` writes no vectors, but column {min(log_format.vectors)!r} has some; omit it"
         )
-    if gpu and log_format.more_labels:
+    if gpu and log_format.float_labels:
         raise InputError(
-            f"several labels, {', '.join(log_format.labels)}, which a GPU does not prepare; use "
+            f"labels {', '.join(log_format.labels)}: a GPU prepares one label of 0 and 1; use "
             "`device` cpu"
         )
-    if settings.hugectr and log_format.more_labels:  # of `like`
-        raise InputError("`hugectr` writes one label, but `like` has several; omit it")
+    if settings.hugectr and log_format.float_labels:
+        raise InputError(
+            f"`hugectr` writes one label of 0 and 1, not {', '.join(log_format.labels)}; omit it"
+        )
     if settings.hugectr and log_format.weight:
         raise InputError(
             f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"

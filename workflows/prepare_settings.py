@@ -52,7 +52,7 @@ class PrepareSettings(Settings):
     )
     label: str | tuple[str, ...] | None = option(
         None,
-        "table: label column of 0 and 1; several targets: their labels, as a,b,c",
+        "table: label column of 0 and 1, or a number; several targets: their labels, as a,b,c",
         metavar="COL",
         convert=parse_names,
     )
@@ -180,8 +180,6 @@ class PrepareSettings(Settings):
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
         if not self.multi_separator:
             raise InputError("`multi_separator` is empty; give text, such as '|'")
-        if len(self.labels) > 1 and self.hugectr:
-            raise InputError("`hugectr` writes one label; omit it, or give `label` one column")
 
     @property
     def shared(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from cowclip_merlin.models.row_sync import attached, find_cowclip
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
 from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
+from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Gradient, KerasOptimizer, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def gradient_norms(
         ('C1', 104)
     """
     label = tf.cast(label, tf.float32)
-    if len(model.blocks[0].columns.targets) == 1:
+    if only_clicks(model.blocks[0].columns.targets):
         label = tf.reshape(label, [-1])
     inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
 
@@ -163,7 +164,7 @@ def _gradients(
         tape.watch(tables)
         targets = model.blocks[0].columns.targets
         z = logits(model, inputs, training=True)
-        losses = losses_of(targets)(label, z[:, 0] if len(targets) == 1 else z)
+        losses = losses_of(targets)(label, z[:, 0] if only_clicks(targets) else z)
         if weights is None:
             loss = tf.reduce_mean(losses)
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin import choices
+from cowclip_merlin.training.several_targets.names import target_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,15 +67,28 @@ def format_settings(config: RunConfig) -> str:
 def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
     if not epochs:
         return "no epoch is finished"
+    scores = _scores(epochs[0], split)
     cells = [
-        (row["epoch"], f"{float(row['train_loss']):.5f}", f"{float(row[f'{split}_auc']):.5f}",
-         f"{float(row[f'{split}_log_loss']):.5f}", f"{float(row['rows_per_second']):,.0f}",
+        (row["epoch"], f"{float(row['train_loss']):.5f}",
+         *(f"{float(row[column]):.5f}" for column in scores.values()),
+         f"{float(row['rows_per_second']):,.0f}",
          _percent(float(row["clipped_share"])), f"{float(row['mean_clip_factor']):.4f}")
         for row in epochs
     ]  # fmt: skip
-    scores = (f"{split} AUC", f"{split} log loss")
     head = ("epoch", "train loss", *scores, "rows/s", "clipped", "mean factor")
     return format_table(head, cells)
+
+
+def _scores(row: Mapping[str, str], split: str) -> dict[str, str]:
+    """Map the heading of each score in the table of epochs to its column of `metrics.csv`."""
+    if row.get(f"{split}_auc"):
+        return {f"{split} AUC": f"{split}_auc", f"{split} log loss": f"{split}_log_loss"}
+    return {
+        f"{split} {name} {kind.upper()}": f"{split}_{name}_{kind}"
+        for name, found in target_metrics(row, split).items()
+        for kind in ("auc", "rmse")
+        if kind in found
+    }
 
 
 def _steps(table: pd.DataFrame) -> str:

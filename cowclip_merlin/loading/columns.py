@@ -16,7 +16,7 @@ from cowclip_merlin.checks import ClassWeights
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.id_layout import ColumnIds, IdLayout
 from cowclip_merlin.system.files import reading_parquet
-from cowclip_merlin.targets import Target
+from cowclip_merlin.targets import Target, only_clicks
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ColumnArrays:
         ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
             columns, ordered as `layout` says.
         continuous: float32 [n, C], the continuous columns and then the numbers of the vectors.
-        label: float32 [n], 0 or 1; with several targets [n, T], where a missing label is NaN.
+        label: float32 [n], 0 or 1; with other targets [n, T], where a missing label is NaN.
         lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
             column has one id per row.
         layout: the multi-valued columns; None: there are none.
@@ -134,8 +134,8 @@ class ColumnArrays:
 
 
 def _axis_of_targets(data: PreparedData) -> tuple[int, ...]:
-    """Return the second axis of the labels; none with one target."""
-    return (len(data.targets),) if len(data.targets) > 1 else ()
+    """Return the second axis of the labels; none with one label of 0 and 1."""
+    return () if only_clicks(data.targets) else (len(data.targets),)
 
 
 def id_layout(data: PreparedData) -> IdLayout | None:
@@ -224,7 +224,7 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> 
         block.continuous[:, j] = _checked_numbers(chunk, name)
     for name, places in vector_places(data.log_format).items():
         block.continuous[:, places] = _checked_vectors(chunk, name, data.log_format.vectors[name])
-    if len(data.targets) > 1:
+    if not only_clicks(data.targets):
         _fill_labels(block, chunk, data.targets)
     else:
         block.label[:] = _checked_labels(chunk, data.label)
@@ -257,7 +257,7 @@ def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
         data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
-            may_miss = data.log_format.labels if len(data.targets) > 1 else ()
+            may_miss = () if only_clicks(data.targets) else data.log_format.labels
             check_columns_present(file, parquet.schema_arrow.names, data)
             for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=column_names(data)):
                 yield FileChunk(

@@ -74,7 +74,7 @@ def train_validation_split(
 
     Raises:
         InputError: if a part has no rows or no weight above 0, or all validation rows have the
-            same label. The labels of several targets are not checked.
+            same label. The labels [n, T] of other targets are not checked.
     """
     held = validation_mask(len(columns), fraction, how)
     kept, validation = columns.take(~held), columns.take(held)
@@ -84,7 +84,7 @@ def train_validation_split(
                 f"validation_fraction {fraction:g}: all weights of the {len(part)} {name} rows are "
                 "0; use another fraction"
             )
-    if validation.targets == 1 and len(np.unique(validation.label)) < 2:
+    if validation.label.ndim == 1 and len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
             f"{validation.label[0]:g}, but AUC needs both labels; use a larger fraction"

@@ -14,6 +14,7 @@ from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.row_order import Data
 from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_bytes
+from cowclip_merlin.targets import only_clicks
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -82,7 +83,7 @@ def open_train_columns(data: PreparedData, *, memory: int | None = None) -> Colu
         memory: bytes; None: the free memory of the GPU.
     """
     lists = data.log_format.multi or data.log_format.vectors
-    if cudf_reader.is_available() and not lists and len(data.targets) == 1:
+    if cudf_reader.is_available() and not lists and only_clicks(data.targets):
         room = free_memory() if memory is None else memory
         row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
         need = row * (data.rows["train"] + data.rows["test"])

@@ -14,7 +14,7 @@ from cowclip_merlin import metrics, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
-from cowclip_merlin.targets import Target, columns_of_targets
+from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
 from cowclip_merlin.training.several_targets.names import label_names, value_names
 from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers.agreement import arrays_of_all
@@ -74,7 +74,7 @@ class Evaluation:
         calibration: predicted clicks divided by clicks; NaN without a click.
         difference: comparison with another run, if one was given.
         by: mean AUC by the ids of a column, if one was given.
-        targets: the metrics of each target, by name, if there are several.
+        targets: the metrics of each target, by name, unless the only label is of 0 and 1.
     """
 
     auc: float
@@ -95,10 +95,12 @@ class RegressionEvaluation:
     Attributes:
         rmse: root mean squared error; NaN without rows.
         rows: number of scored rows that have the label.
+        targets: as in `Evaluation`, of the first target.
     """
 
     rmse: float
     rows: int
+    targets: Mapping[str, Evaluation | RegressionEvaluation] = field(default_factory=dict)
 
 
 class Predictor:
@@ -114,7 +116,7 @@ class Predictor:
     def predict(self) -> npt.NDArray[np.float64]:
         """Return the prediction for every row, in file order: [n], of several targets [n, T]."""
         group = workers.current()
-        shape = (len(self._targets),) if len(self._targets) > 1 else ()
+        shape = () if only_clicks(self._targets) else (len(self._targets),)
         parts = [self._score(batch).numpy() for batch in self._own_batches(group)]
         own = np.concatenate([np.empty((0, *shape), np.float64), *parts])
         every = [part.reshape(-1, *shape) for part in arrays_of_all(group, own)]
@@ -159,7 +161,7 @@ def logits_function(model: CTRModel, data: Data) -> Function:
 
     tf = compat.tensorflow()
 
-    one = len(model.blocks[0].columns.targets) == 1
+    one = only_clicks(model.blocks[0].columns.targets)
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: PackedBatch) -> Tensor:
@@ -176,7 +178,7 @@ def values_of(
 
     They are computed in float64, so that large logits do not tie at 1.
     """
-    if len(targets) == 1:
+    if only_clicks(targets):
         return sigmoid(logits)
     return np.where([regression for _, regression in targets], logits, sigmoid(logits))
 
@@ -229,7 +231,7 @@ def check_targets_scored(
         InputError: if all labels of a target are the same, or a regression has none.
     """
     labels = weighted_labels(labels, weights)
-    if len(targets) == 1:
+    if only_clicks(targets):
         check_both_labels(path, split, labels, remedy=remedy)
         return
     for target, _, own in columns_of_targets(labels, targets):
@@ -333,7 +335,7 @@ def write_predictions(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    several = len(targets) > 1
+    several = not only_clicks(targets)
     columns = {"row": np.arange(len(labels))}
     for index, name in enumerate(label_names(targets)):
         own = labels[:, index] if several else labels.astype(np.int8)

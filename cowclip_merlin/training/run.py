@@ -23,7 +23,13 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.targets import Target, columns_of_targets, kinds_of, refuse_several
+from cowclip_merlin.targets import (
+    Target,
+    columns_of_targets,
+    kinds_of,
+    only_clicks,
+    refuse_several,
+)
 from cowclip_merlin.training.build import (
     build_model,
     build_optimizer,
@@ -242,7 +248,7 @@ def _log_settings(
     )
     if weights := columns["train"].class_weights:
         log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
-    if len(prepared.targets) > 1:
+    if not only_clicks(prepared.targets):
         log.info("%s", _target_words(prepared, settings, columns["train"]))
     last = rows["train"] - (steps - 1) * settings.batch_size
     log.info(
@@ -278,6 +284,8 @@ def _target_words(prepared: PreparedData, settings: RunSettings, train: ColumnAr
         for target, known, _ in columns_of_targets(train.label, prepared.targets)
     ]
     experts = f" of {settings.experts} experts" if settings.multi_task == "mmoe" else ""
+    if len(named) == 1:
+        return f"target {named[0]}: a number"
     words = f"targets {', '.join(named)}: {settings.multi_task}{experts}"
     if settings.multi_task != "esmm":
         return words
@@ -311,7 +319,7 @@ def check_targets_trained(prepared: PreparedData, train: ColumnArrays) -> None:
     Raises:
         InputError: if a target has none.
     """
-    if len(prepared.targets) == 1:
+    if only_clicks(prepared.targets):
         return
     for target, known, _ in columns_of_targets(train.label, prepared.targets):
         if not known.any():

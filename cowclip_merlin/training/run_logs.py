@@ -13,7 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
 from cowclip_merlin.system import log_lines
 from cowclip_merlin.system.records import write_rows
-from cowclip_merlin.training.several_targets.names import is_metric_column
+from cowclip_merlin.training.several_targets.names import is_metric_column, target_metrics
 
 METRICS = (
     "epoch",
@@ -40,7 +40,8 @@ METRICS = (
 )
 """Columns of `metrics.csv`; the columns of a split that the run does not score stay empty.
 
-The metrics are those of the first target. With several, each has columns of its own, too.
+The metrics are those of the first target, if it is a label of 0 and 1. With other targets, each has
+columns of its own, too.
 """
 
 RELIABILITY = ("epoch", "split", "rows", "predicted", "observed")
@@ -111,8 +112,9 @@ def _epoch(row: Mapping[str, str]) -> int:
         ValueError: if a value is missing or not a number, or a column is unknown.
     """
     values = parse_metrics_row(row)
-    split = "test" if "test_auc" in values else "validation"
-    for name in (*_OF_EVERY_SPLIT, f"{split}_auc", f"{split}_log_loss"):
+    split = "test" if any(name.startswith("test_") for name in values) else "validation"
+    scores = () if target_metrics(row, split) else (f"{split}_auc", f"{split}_log_loss")
+    for name in (*_OF_EVERY_SPLIT, *scores):
         if name not in values:
             raise ValueError(f"no {name}")
     if unknown := {n for n in set(row) - set(METRICS) if not is_metric_column(n)}:

@@ -11,7 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
-from cowclip_merlin.targets import Target, check_esmm
+from cowclip_merlin.targets import Target, check_esmm, only_clicks
 from cowclip_merlin.types import Json, JsonObject
 
 _BY_RULE = ("batch_size", "micro_batches")
@@ -147,8 +147,8 @@ class RunSettings(Settings):
     )
     early_stopping: int | None = option(
         None,
-        "stop after N epochs without a higher AUC (of the first label) of the held-out rows, and "
-        "keep the weights of the best epoch",
+        "stop after N epochs without a higher AUC (of the first label; of a number a lower RMSE) "
+        "of the held-out rows, and keep the weights of the best epoch",
         shown="train all epochs",
         at_least=1,
         added=True,
@@ -294,13 +294,15 @@ class RunSettings(Settings):
         >>> settings = RunSettings(model="dcn", batch_size=8)
         >>> settings.multi_task_of([Target("y")]), settings.multi_task_of([Target("y")] * 2)
         ({}, {'multi_task': 'shared_bottom', 'mmoe_experts': 4})
+        >>> settings.multi_task_of([Target("price", True)])
+        {'multi_task': 'shared_bottom', 'mmoe_experts': 4}
         """
-        if len(targets) < 2:
-            if self.multi_task != "shared_bottom":
-                raise InputError(
-                    f"`multi_task` {self.multi_task} has no effect with one label; remove it, or "
-                    "prepare with several labels"
-                )
+        if len(targets) < 2 and self.multi_task != "shared_bottom":
+            raise InputError(
+                f"`multi_task` {self.multi_task} has no effect with one label; remove it, or "
+                "prepare with several labels"
+            )
+        if only_clicks(targets):
             return {}
         if self.multi_task == "esmm":
             check_esmm(targets)

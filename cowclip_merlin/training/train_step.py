@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Function, Gradient, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def make_train_step(
         batch = data.unpack(batch)
         with tf.GradientTape() as tape:
             z = models.logits(model, batch, training=True)
-            z = z[:, 0] if len(targets) == 1 else z
+            z = z[:, 0] if only_clicks(targets) else z
             if batch.offsets is not None:
                 z -= batch.offsets
             losses = losses_of(batch.labels, z)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,26 +41,29 @@ def evaluate_run(
     by: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
-) -> evaluation.Evaluation:
+) -> evaluation.Evaluation | evaluation.RegressionEvaluation:
     """Score a split of a prepared folder with the weights of a run.
 
     These are the last ones, or with early stopping those of the best epoch.
 
-    If all rows have the same label, there is no AUC to compute: it is NaN.
+    If all rows have the same label, there is no AUC to compute: it is NaN. A label that is a number
+    has a root mean squared error instead.
 
     Args:
         run: the run folder.
         data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability; of several targets the last
-            two for each, with its name, such as label_click and probability_click.
+            two for each, with its name, such as label_click and probability_click. The value of a
+            number is its prediction, not a probability.
         against: another run; its weights score the same rows, and the AUCs are compared.
         by: categorical column, such as the user; also compute the mean AUC of the rows of each id.
         overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: if an input is wrong, or AUCs are to be compared and all labels are the same.
+        InputError: if an input is wrong, or AUCs are to be compared and all labels are the same, or
+            no label is of 0 and 1.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -76,6 +79,7 @@ def evaluate_run(
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
         _check_targets(folder, config, prepared)
+    _check_aucs(prepared, {"against": against, "by": by})
     columns = open_columns(prepared, split)
     if against is not None:
         others = all(prepared.rows.values())  # a folder of --like has test rows only
@@ -97,6 +101,15 @@ def evaluate_run(
     ids, _ = columns.column(prepared.categorical.index(by))
     rows = (columns.label, scores[0], columns.weight)
     return auc_by_targets(result, prepared.targets, by, ids, *rows)
+
+
+def _check_aucs(prepared: PreparedData, given: Mapping[str, object]) -> None:
+    """Refuse to compare AUCs where no label has one."""
+    for name, value in given.items():
+        if value is not None and all(target.regression for target in prepared.targets):
+            raise InputError(
+                f"`{name}` compares AUCs, but {prepared.path} has no label of 0 and 1; omit it"
+            )
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:

@@ -21,7 +21,7 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.several_targets.evaluating import evaluate_targets, first_target
-from cowclip_merlin.training.several_targets.names import metric_words, metrics_of_targets
+from cowclip_merlin.training.several_targets.names import metric_words, metrics_of
 from cowclip_merlin.training.several_workers.worker_state import (
     check_same_state,
     gather_loss,
@@ -37,7 +37,7 @@ from cowclip_merlin.training.train_step import (
     make_train_step,
     steps_per_execution,
 )
-from cowclip_merlin.types import KerasOptimizer
+from cowclip_merlin.types import Array, KerasOptimizer
 from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
@@ -281,14 +281,8 @@ class Trainer:
         row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
         self.rows.append(row)
         if self._writes:
-            labels, first, weights = first_target(*scored, self.scored_weights)
             run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
-            run_logs.write_reliability(
-                self.folder / "reliability.csv",
-                epoch + 1,
-                self.settings.scored_split,
-                reliability(labels, first, sample_weight=weights),
-            )
+            self._write_reliability(epoch + 1, probabilities)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         words = metric_words(row, self.settings.scored_split)
         self.log.info(
@@ -306,12 +300,22 @@ class Trainer:
         self._early.keep(self.rows)
         self._stop_after(signal_number)
 
+    def _write_reliability(self, epoch: int, values: Array) -> None:
+        """Write the bins of the first target, if it is a label of 0 and 1."""
+        if self.targets[0].regression:
+            return
+        scored = (self.targets, self.scored_labels, values, self.scored_weights)
+        labels, first, weights = first_target(*scored)
+        bins = reliability(labels, first, sample_weight=weights)
+        path = self.folder / "reliability.csv"
+        run_logs.write_reliability(path, epoch, self.settings.scored_split, bins)
+
     def _metrics_row(
         self,
         epoch: int,
         seconds: float,
         trained: int,
-        result: evaluation.Evaluation,
+        result: evaluation.Evaluation | evaluation.RegressionEvaluation,
         scoring_seconds: float,
         loss_sum: float,
     ) -> Metrics:
@@ -321,11 +325,6 @@ class Trainer:
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
             "train_loss": loss_sum / self._total_weight,
-            f"{split}_auc": result.auc,
-            f"{split}_auc_error": result.auc_error,
-            f"{split}_log_loss": result.log_loss,
-            f"{split}_normalized_entropy": result.normalized_entropy,
-            f"{split}_calibration": result.calibration,
             "rows_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
             f"{split}_seconds": round(scoring_seconds, 3),
@@ -333,7 +332,7 @@ class Trainer:
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
             "embedding_lr": embedding_lr,
             "dense_lr": dense_lr,
-            **metrics_of_targets(split, result),
+            **metrics_of(split, result),
         }
 
 

@@ -33,6 +33,7 @@ from cowclip_merlin.experiments.tuning.trial_run import TrialContext, outcome_of
 from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.system.folders import NewFiles, lock_folder
+from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
 from cowclip_merlin.training.run import check_sizes
 from cowclip_merlin.training.run_settings import RunSettings
@@ -119,6 +120,7 @@ def tune(
     _check_budget(trials, minutes)
     check_folder(out, resume=resume)
     prepared = PreparedData.load(data)
+    refuse_number_first("a search", prepared.targets)
     settings.multi_task_of(prepared.targets)  # refuses what they cannot have
     space = SearchSpace(shared=_shared(settings, prepared))
     check_sizes(prepared, space.shared)

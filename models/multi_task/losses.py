@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cowclip_merlin import compat
-from cowclip_merlin.targets import Target
+from cowclip_merlin.targets import Target, only_clicks
 from cowclip_merlin.types import Tensor
 
 tf = compat.tensorflow()
@@ -14,8 +14,8 @@ tf = compat.tensorflow()
 def losses_of(targets: Sequence[Target]) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function of labels and logits that gives the loss of each row, [b].
 
-    With one target, labels and logits are [b], and the loss is the binary cross-entropy. With
-    several, both are [b, T], and the loss of a row is the sum of those of its labels: binary
+    With one label of 0 and 1, labels and logits are [b], and the loss is the binary cross-entropy.
+    Else both are [b, T], and the loss of a row is the sum of those of its labels: binary
     cross-entropy, or the squared error of a regression. A missing label (NaN) adds 0. So the
     mean over a batch divides each target's sum by all rows, not by those with its label, as Keras
     does with sample weights of 0. The scale of a target's gradient then does not depend on how
@@ -25,7 +25,7 @@ def losses_of(targets: Sequence[Target]) -> Callable[[Tensor, Tensor], Tensor]:
     >>> losses(tf.constant([[1.0, 5.0], [float("nan"), 2.0]]), tf.zeros([2, 2])).numpy().round(4)
     array([25.6931,  4.    ], dtype=float32)
     """
-    if len(targets) == 1:
+    if only_clicks(targets):
         return tf.nn.sigmoid_cross_entropy_with_logits
 
     def of_all(labels: Tensor, z: Tensor) -> Tensor:

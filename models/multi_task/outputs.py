@@ -156,8 +156,8 @@ class NumberTarget(_SafeName, mm.RegressionOutput):
     """Merlin's output for labels that are numbers."""
 
 
-def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock:
-    """Return a block with one output of Merlin for each target."""
+def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock | mm.ModelOutput:
+    """Return a block with one output of Merlin for each target; of one target its output."""
     outputs = {}
     for column, (name, regression) in enumerate(targets):
         kind = NumberTarget if regression else BinaryTarget
@@ -169,4 +169,4 @@ def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock:
             dtype="float32",
         )
         outputs[output.full_name] = output
-    return mm.ParallelBlock(outputs)
+    return mm.ParallelBlock(outputs) if len(outputs) > 1 else output

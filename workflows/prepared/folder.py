@@ -46,7 +46,7 @@ class PreparedData:
         recipe: how they were transformed.
         statistics: cardinalities and ranges that fitting learned.
         rows: split -> number of rows.
-        clicks: rows with label 1 in both splits, the first one of several.
+        clicks: rows with label 1 in both splits, the first one of several; 0 if it is a number.
         fingerprint: hash of the input files and all settings.
         vocabulary: hash of the meaning of ids and scaled numbers. A folder prepared with `like`
             has the hash of that folder. None in folders of earlier versions.
@@ -103,7 +103,7 @@ class PreparedData:
 
     @property
     def label(self) -> str:
-        """Name of the 0/1 column, the first one of several."""
+        """Name of the label, the first one of several."""
         return self.log_format.label
 
     @property
@@ -257,7 +257,7 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     vectors = log_format.vectors.items()
     columns += [nvtabular_graph.vector_schema(name, n, [Tags.CONTINUOUS]) for name, n in vectors]
-    kind = np.float32 if log_format.more_labels else np.int8
+    kind = np.float32 if log_format.float_labels else np.int8
     columns += [
         ColumnSchema(
             name,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
+from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.prepared.unknown_values import format_shares
@@ -125,7 +126,7 @@ def summary(
 
 def _label_lines(data: PreparedData, total: int) -> list[str]:
     """Return a line for each label, or the click rate if there is one."""
-    if len(data.targets) < 2:
+    if only_clicks(data.targets):
         return [f"- click rate: {100 * data.clicks / max(total, 1):.2f}%"]
     counts, lines = data.description["targets"], []
     for name, regression in data.targets:

@@ -36,8 +36,8 @@ class IngestResult:
         files: split -> staged files, in order: Arrow files if coded, else parquet.
         rows: split -> number of rows.
         weights: split -> number of rows with a weight above 0, if the log has weights.
-        clicks: rows with label 1, the first one of several.
-        targets: label -> counts, if there are several.
+        clicks: rows with label 1, the first one of several; 0 if it is a number.
+        targets: label -> counts, if there are several, or one is a number.
         total: rows in the input, without header lines.
         quarantined: number of damaged rows.
         first_bad: the first damaged rows.
@@ -100,8 +100,8 @@ class Ingest:
         self.block_bytes, self.stage, self.coded = block_bytes, stage, coded
         self.meanwhile = meanwhile
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
-        more = log_format.labels if log_format.more_labels else ()
-        self.result = IngestResult(targets={name: LabelCounts() for name in more})
+        counted = log_format.labels if log_format.float_labels else ()
+        self.result = IngestResult(targets={name: LabelCounts() for name in counted})
 
     def run(self, files: Sequence[Path]) -> IngestResult:
         """Read all files.
@@ -177,10 +177,12 @@ class Ingest:
             for label, counts in result.targets.items():
                 given = parsed.table[label].cast("float64").fill_null(np.nan)
                 counts.add(name, np.asarray(given)[mask])
-        if first := result.targets.get(self.log_format.label):
-            result.clicks = int(first.total)
+        first = self.log_format.label
+        if result.targets:
+            number = first in self.log_format.regression
+            result.clicks = 0 if number else int(result.targets[first].total)
         else:
-            result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
+            result.clicks += int(np.asarray(parsed.table[first]).sum())
         result.cut.update(count_cut(parsed.table, self.log_format))
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
@@ -265,13 +267,13 @@ def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
-    lose their last digits. The weight becomes float32; so do the labels of several targets. Vectors
-    stay as they are.
+    lose their last digits. The weight becomes float32; so do other labels than one of 0 and 1.
+    Vectors stay as they are.
     """
     import pyarrow as pa
 
     table = table.unify_dictionaries().combine_chunks()
-    if log_format.more_labels:  # a missing label is NaN
+    if log_format.float_labels:  # a missing label is NaN
         columns = {
             name: table[name].cast(pa.float32(), safe=False).fill_null(np.nan)
             for name in log_format.labels

@@ -163,7 +163,8 @@ def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> 
         if not regression and label_of(value) is None:
             return damage_of(name, value)
     if all(given[name] is None for name, _ in targets):
-        return f"no label: {', '.join(name for name, _ in targets)} are missing"
+        are = "is" if len(targets) == 1 else "are"
+        return f"no label: {', '.join(name for name, _ in targets)} {are} missing"
     return None
 
 

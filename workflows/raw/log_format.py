@@ -25,9 +25,9 @@ class LogFormat:
 
     Attributes:
         kind: "criteo", "avazu", "table" or "events".
-        label: name of the 0/1 column; "" to read rows without their labels.
+        label: name of the first label, 0 or 1; "" to read rows without their labels.
         more_labels: names of the labels of further targets.
-        regression: those of them that are numbers; the others are 0 or 1.
+        regression: those of all labels that are numbers; the others are 0 or 1.
         categorical: names of the categorical columns, in model order.
         continuous: names of the numeric columns, in model order.
         file_columns: all columns of a text file, in file order; empty to read them from the
@@ -75,6 +75,11 @@ class LogFormat:
     def targets(self) -> tuple[Target, ...]:
         """What a model predicts, the first label first."""
         return targets_of(self.labels, self.regression)
+
+    @property
+    def float_labels(self) -> bool:
+        """Whether labels are float32, with NaN for a missing one; else one is int8, 0 or 1."""
+        return bool(self.more_labels or self.regression)
 
     @property
     def quotes(self) -> bool:

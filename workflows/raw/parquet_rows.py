@@ -158,7 +158,7 @@ def checked_batch(
         vectors, right[name] = vectors_of_values(table[name], separator, length, where=where)
         table = table.set_column(table.column_names.index(name), name, vectors)
         good = pc.and_(good, pa.array(right[name]))
-    if len(targets) > 1:
+    if log_format.float_labels:
         good = pc.and_(good, labels.rows_with_labels(targets, given_labels, numbers))
     elif label:
         is_label = pc.fill_null(pc.is_in(numbers[label], pa.array([0.0, 1.0])), False)
@@ -179,7 +179,7 @@ def checked_batch(
         for name in (name for name, of_rows in right.items() if not of_rows[i]):
             value = batch.column(name)[i].as_py()
             return vector_damage(name, value, separator, log_format.vectors[name])
-        if len(targets) > 1:
+        if log_format.float_labels:
             found = {name: given_labels[name][i].as_py() for name, _ in targets}
             if damage := labels.damage_of_labels(targets, found):
                 return damage

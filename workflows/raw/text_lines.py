@@ -111,7 +111,7 @@ class LineParser:
         import pyarrow.compute as pc
 
         targets = self.log_format.targets
-        if len(targets) < 2:
+        if not self.log_format.float_labels:
             return not any(table[name].null_count for name, _ in targets)
         parsed = {name: table[name] for name, _ in targets}
         return pc.all(labels.rows_with_labels(targets, given, parsed)).as_py() is not False
@@ -246,7 +246,7 @@ class LineParser:
     def _damage_of_labels(self, row: dict[str, str]) -> str | None:
         """Describe what is wrong with the labels of a line, if anything."""
         targets, label = self.log_format.targets, self.log_format.label
-        if len(targets) > 1:
+        if self.log_format.float_labels:
             given = {name: row[name] or None for name, _ in targets}
             return labels.damage_of_labels(targets, given)
         if label and labels.label_of(row[label]) is None:

@@ -15,6 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, StreamedData
 from cowclip_merlin.loading.columns import vector_places
 from cowclip_merlin.loading.device_data import as_float_arrays, to_device
+from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
@@ -40,7 +41,7 @@ class ScoredRows:
 
     Attributes:
         rows: the raw rows.
-        probabilities: of a click, float64 [n]; of several targets, with numbers, [n, T].
+        probabilities: of a click, float64 [n]; of other targets, with numbers, [n, T].
         unknown: number of values with the id of all unknown values, by column, int64 [F].
     """
 
@@ -82,7 +83,7 @@ class Scorer:
     def score(
         self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
     ) -> npt.NDArray[np.float64]:
-        """Return the click probability of every row, float64 [n], or [n, T] of several targets.
+        """Return the click probability of every row, float64 [n], or [n, T] of other targets.
 
         Args:
             rows: a DataFrame of raw values, or files: text or parquet.
@@ -94,7 +95,7 @@ class Scorer:
         frame = hasattr(rows, "columns")
         pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
         parts = [scored.probabilities for scored in self.score_pieces(pieces)]
-        shape = (len(self.data.targets),) if len(self.data.targets) > 1 else ()
+        shape = () if only_clicks(self.data.targets) else (len(self.data.targets),)
         return np.concatenate([np.empty((0, *shape), np.float64), *parts])
 
     def score_pieces(self, pieces: Iterable[RawRows]) -> Iterator[ScoredRows]:
@@ -176,7 +177,7 @@ def score(
         device: "auto", "cpu" or "gpu".
 
     Returns:
-        The click probability of every row, in its order, float64 [n]; with several targets
+        The click probability of every row, in its order, float64 [n]; with other targets
         [n, T], in the order of the labels, with the numbers of regressions.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from cowclip_merlin import metrics
-from cowclip_merlin.targets import Target, columns_of_targets
+from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
 from cowclip_merlin.training.evaluation import (
     AucByColumn,
     Evaluation,
@@ -43,7 +43,7 @@ def first_target(
     targets: Sequence[Target], labels: Array, values: Array, weights: Array | None
 ) -> tuple[Array, Array, Array | None]:
     """Return labels, probabilities and weights of the rows of the first target."""
-    if len(targets) == 1:
+    if only_clicks(targets):
         return labels, values, weights
     _, _, rows = next(rows_of_targets(targets, labels, values, weights))
     return rows[:3]
@@ -56,8 +56,8 @@ def evaluate_targets(
     others: Array | None = None,
     *,
     weights: Array | None = None,
-) -> Evaluation:
-    """Compute the metrics of all targets; one target is `evaluate`.
+) -> Evaluation | RegressionEvaluation:
+    """Compute the metrics of all targets; one of 0 and 1 is `evaluate`.
 
     Args:
         targets: the targets.
@@ -67,17 +67,15 @@ def evaluate_targets(
         weights: of the rows, [n]; None: all are equal.
 
     Returns:
-        The metrics of the first target, which with several has those of each in `targets`.
+        The metrics of the first target, which else has those of each in `targets`.
     """
-    if len(targets) == 1:
+    if only_clicks(targets):
         return evaluate(labels, values, others, weights=weights)
     found: dict[str, Evaluation | RegressionEvaluation] = {}
     for target, column, rows in rows_of_targets(targets, labels, values, weights):
         other = None if others is None else others[rows[3], column]
         found[target.name] = _evaluate_one(target, rows, other)
-    first = found[targets[0].name]
-    assert isinstance(first, Evaluation)  # the first target is no regression
-    return replace(first, targets=found)
+    return replace(found[targets[0].name], targets=found)
 
 
 def _evaluate_one(
@@ -96,14 +94,14 @@ def _evaluate_one(
 
 
 def auc_by_targets(
-    result: Evaluation,
+    result: Evaluation | RegressionEvaluation,
     targets: Sequence[Target],
     column: str,
     ids: Array,
     labels: Array,
     values: Array,
     weights: Array | None,
-) -> Evaluation:
+) -> Evaluation | RegressionEvaluation:
     """Return the result with the mean AUC of the rows of each id, for each target of 0 and 1.
 
     Args:
@@ -115,7 +113,7 @@ def auc_by_targets(
         values: likewise.
         weights: likewise.
     """
-    if len(targets) == 1:
+    if only_clicks(targets):
         return replace(result, by=auc_by_column(column, ids, labels, values, weights))
     found: dict[str, AucByColumn] = {}
     for target, _, (own, predicted, weight, known) in rows_of_targets(
@@ -127,4 +125,4 @@ def auc_by_targets(
         name: replace(each, by=found[name]) if name in found else each
         for name, each in result.targets.items()
     }
-    return replace(result, by=found.get(targets[0].name), targets=every)
+    return replace(every[targets[0].name], targets=every)

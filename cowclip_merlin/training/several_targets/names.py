@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.targets import Target
+from cowclip_merlin.targets import Target, kind_of
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.evaluation import Evaluation, RegressionEvaluation
@@ -25,12 +25,14 @@ def is_metric_column(name: str) -> bool:
     return _COLUMN.fullmatch(name) is not None
 
 
-def metrics_of_targets(split: str, result: Evaluation) -> dict[str, float]:
-    """Return the columns of `metrics.csv` for each of several targets; none with one target.
+def metrics_of(split: str, result: Evaluation | RegressionEvaluation) -> dict[str, float]:
+    """Return the columns of `metrics.csv` for the first target, then for each by its name.
 
-    They are named as Keras names them: the target, then the metric.
+    A number has none of the former, and a label of 0 and 1 alone none of the latter, which are
+    named as Keras names them: the target, then the metric.
     """
-    return {
+    first = {f"{split}_{name}": getattr(result, name) for name in _metrics_of(result)}
+    return (first if hasattr(result, "auc") else {}) | {
         f"{split}_{name}_{metric}": getattr(found, metric)
         for name, found in result.targets.items()
         for metric in _metrics_of(found)
@@ -47,15 +49,12 @@ def metric_words(row: Mapping[str, float], split: str) -> str:
     >>> metric_words({"test_auc": 0.75, "test_click_auc": 0.75, "test_sec_rmse": 2.0}, "test")
     'click AUC 0.75000, sec RMSE 2.00000'
     """
-    words = []
-    for name, found in target_metrics(row, split).items():
-        kind = "auc" if "auc" in found else "rmse"
-        words.append(f"{name} {kind.upper()} {found[kind]:.5f}")
-    return ", ".join(words)
+    found = target_metrics(row, split)
+    return ", ".join(f"{name} {target_words(each)}" for name, each in found.items())
 
 
 def target_metrics(row: Mapping[str, float | str], split: str) -> dict[str, dict[str, float]]:
-    """Return the metrics of each of several targets in a row of metrics; {} with one target.
+    """Return the metrics of each target in a row of metrics; {} with one label of 0 and 1 only.
 
     >>> target_metrics({"test_auc": 0.75, "test_click_auc": 0.75, "test_sec_rmse": 2.0}, "test")
     {'click': {'auc': 0.75}, 'sec': {'rmse': 2.0}}
@@ -68,6 +67,16 @@ def target_metrics(row: Mapping[str, float | str], split: str) -> dict[str, dict
     return found
 
 
+def target_words(metrics: Mapping[str, float]) -> str:
+    """Name and write the AUC or RMSE of a target, which has the one or the other.
+
+    >>> target_words({"rmse": 2.0}), target_words({"auc": 0.75, "log_loss": 0.5})
+    ('RMSE 2.00000', 'AUC 0.75000')
+    """
+    kind = "auc" if "auc" in metrics else "rmse"
+    return f"{kind.upper()} {metrics[kind]:.5f}"
+
+
 def value_names(targets: Sequence[Target]) -> list[str]:
     """Return the names of the columns with predictions in a file.
 
@@ -75,9 +84,8 @@ def value_names(targets: Sequence[Target]) -> list[str]:
     (['probability'], ['probability_y', 'prediction_sec'])
     """
     if len(targets) == 1:
-        return ["probability"]
-    kinds = {False: "probability", True: "prediction"}
-    return [f"{kinds[regression]}_{name}" for name, regression in targets]
+        return [kind_of(targets[0])]
+    return [f"{kind_of(target)}_{target.name}" for target in targets]
 
 
 def label_names(targets: Sequence[Target]) -> list[str]:

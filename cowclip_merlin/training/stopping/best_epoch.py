@@ -5,26 +5,66 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.several_targets.names import target_metrics
 
 FELL = 0.001
-"""A run reports a last AUC that is lower than its highest one by more than this."""
+"""A run reports a last AUC that is lower than its highest one by more than this.
+
+Of a number, it reports a last RMSE that is higher than its lowest one by more than this share.
+"""
 
 Rows = Sequence[Metrics]
 
 
+class Score(NamedTuple):
+    """What the first target says about an epoch.
+
+    Attributes:
+        name: of the metric.
+        value: the AUC, or the root mean squared error of a number.
+        is_auc: whether a higher value is better.
+    """
+
+    name: str
+    value: float
+    is_auc: bool
+
+
+def score_of(row: Metrics, split: str) -> Score:
+    """Return the score of an epoch.
+
+    >>> score_of({"test_auc": 0.75}, "test")
+    Score(name='AUC', value=0.75, is_auc=True)
+    >>> score_of({"test_price_rmse": 2.0, "test_buy_auc": 0.5}, "test")
+    Score(name='price RMSE', value=2.0, is_auc=False)
+    """
+    if (auc := row.get(f"{split}_auc")) is not None:
+        return Score("AUC", auc, True)
+    name, found = next(iter(target_metrics(row, split).items()))
+    return Score(f"{name} RMSE", found["rmse"], False)
+
+
 def best_row(rows: Rows, split: str) -> Metrics:
-    """Return the first row of metrics with the highest AUC.
+    """Return the first row of metrics with the highest AUC, or lowest RMSE, of the first target.
 
     >>> best_row([{"epoch": 1, "test_auc": 0.7}, {"epoch": 2, "test_auc": 0.7}], "test")["epoch"]
     1
+    >>> best_row([{"epoch": 1, "test_t_rmse": 3.0}, {"epoch": 2, "test_t_rmse": 2.0}], "test")
+    {'epoch': 2, 'test_t_rmse': 2.0}
     """
-    return max(rows, key=lambda row: row[f"{split}_auc"])
+
+    def goodness(row: Metrics) -> float:
+        score = score_of(row, split)
+        return score.value if score.is_auc else -score.value
+
+    return max(rows, key=goodness)
 
 
 def epoch_words(rows: Rows) -> str:
@@ -46,21 +86,23 @@ def end_message(rows: Rows, settings: RunSettings) -> str | None:
     """
     split, patience = settings.scored_split, settings.early_stopping
     best, last = best_row(rows, split), rows[-1]
-    was, now = best[f"{split}_auc"], last[f"{split}_auc"]
+    (name, was, is_auc), now = score_of(best, split), score_of(last, split).value
     if patience is not None:
         stopped = last["epoch"] - best["epoch"] >= patience
-        why = f"stopped: no higher validation AUC for {patience} epochs; " if stopped else ""
-        return f"{why}the run keeps the weights of {epoch_words(rows)}, validation AUC {was:.5f}"
-    if was - now <= FELL:
+        how = "higher" if is_auc else "lower"
+        why = f"stopped: no {how} validation {name} for {patience} epochs; " if stopped else ""
+        return f"{why}the run keeps the weights of {epoch_words(rows)}, validation {name} {was:.5f}"
+    if (was - now if is_auc else now - was) <= (FELL if is_auc else FELL * was):
         return None
     remedy = (
         f"train with --epochs {best['epoch']}, or with --early-stopping 1"
         if split == "validation"
         else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1"
     )
+    went = "fell" if is_auc else "rose"
     return (
-        f"{split} AUC fell from {was:.5f} after epoch {best['epoch']} to {now:.5f} after epoch "
-        f"{last['epoch']}; {remedy}"
+        f"{split} {name} {went} from {was:.5f} after epoch {best['epoch']} to {now:.5f} after "
+        f"epoch {last['epoch']}; {remedy}"
     )
 
 

@@ -30,11 +30,12 @@ class EarlyStopping:
     """Keeps the best epoch of a run and tells when the run stops; without patience, does nothing.
 
     An epoch is better only if its validation AUC is higher, as in Keras's `EarlyStopping` with
-    `mode="max"` and `restore_best_weights=True`. All workers follow worker 0.
+    `mode="max"` and `restore_best_weights=True`. If the first target is a number, its root mean
+    squared error must be lower. All workers follow worker 0.
 
     Args:
         run: the run folder.
-        patience: epochs without a higher AUC after which the run stops; None: it does not.
+        patience: epochs without a better one after which the run stops; None: it does not.
         checkpoints: the last checkpoints of the run.
         group: this process and the others.
     """
@@ -76,14 +77,14 @@ class EarlyStopping:
             step: steps done in the next epoch.
 
         Raises:
-            InputError: if the AUC of an epoch or the checkpoint of the best one is missing.
+            InputError: if the metrics of an epoch or the checkpoint of the best one is missing.
         """
         if self._patience is None:
             return
         if [row["epoch"] for row in rows] != list(range(1, done + 1)):
             raise InputError(
-                f"{self._run / 'metrics.csv'}: early stopping needs the AUC of all {done} finished "
-                "epochs; restore a copy, or train again with another `out`"
+                f"{self._run / 'metrics.csv'}: early stopping needs the metrics of all {done} "
+                "finished epochs; restore a copy, or train again with another `out`"
             )
         if self._is_first:
             _remove_all_but(best_folder(self._run), range(done + 1))
