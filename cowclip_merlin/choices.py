@@ -55,8 +55,13 @@ TABLES: Mapping[str, str] = MappingProxyType(
 RUN_TABLES = tuple(name for name in TABLES if name != "growing")
 """Layouts for runs on a prepared folder, whose vocabularies are fixed."""
 
-COMBINERS = ("mean", "sum", "sqrtn")
-"""How the embeddings of a multi-valued column are combined; see `models.Columns`."""
+COMBINER_POWERS: Mapping[str, float] = MappingProxyType({"mean": 1.0, "sum": 0.0, "sqrtn": 0.5})
+"""How the n embeddings of a multi-valued column are combined: name -> p, for their sum / n^p.
+
+The names are TensorFlow's; see `models.Columns`.
+"""
+
+COMBINERS = tuple(COMBINER_POWERS)
 
 MULTI_TASKS = ("shared_bottom", "mmoe", "esmm")
 """What the targets of a model with several of them share; see `models.Architecture`."""

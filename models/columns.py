@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
+from cowclip_merlin.choices import COMBINER_POWERS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target, targets_of
 from cowclip_merlin.types import RaggedTensor, Tensor
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from merlin.schema import ColumnSchema, Schema
 
 tf = compat.tensorflow()
-
-POWERS = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}
-"""Combiner -> p: the sum of n embedding rows is divided by n^p. The names are TensorFlow's."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Columns:
     def __post_init__(self) -> None:
         """Check the combiners and the tables."""
         for combiner in self.combiners.values():
-            one_of("combiner", combiner, POWERS)
+            one_of("combiner", combiner, COMBINER_POWERS)
         rows = self.table_rows
         for name, size in self.fields.items():
             table = self.tables.get(name, name)
@@ -299,7 +297,7 @@ def combined(found: Tensor, ids: Ids, combiners: Sequence[str]) -> Tensor:
     Args:
         found: embedding rows of the ids, [b, F, d], or [m, d] with multi-valued columns.
         ids: the ids.
-        combiners: name in `POWERS` for each column.
+        combiners: name in `choices.COMBINER_POWERS` for each column.
 
     Returns:
         One embedding for each row and column, [b, F, d].
@@ -313,6 +311,8 @@ def combined(found: Tensor, ids: Ids, combiners: Sequence[str]) -> Tensor:
         return found
     sums = compat.sums_of_parts(found, cells_of(ids), tf.size(ids.lengths))
     lengths = tf.cast(tf.maximum(ids.lengths, 1), found.dtype)
-    weights = tf.pow(lengths, tf.constant([-POWERS[each] for each in combiners], found.dtype))
+    weights = tf.pow(
+        lengths, tf.constant([-COMBINER_POWERS[each] for each in combiners], found.dtype)
+    )
     shape = [-1, ids.num_fields, found.shape[-1]]
     return tf.reshape(sums, shape) * tf.expand_dims(weights, -1)
