@@ -11,6 +11,7 @@ from cowclip_merlin.metrics import (
     calibration,
     grouped_auc,
     log_loss,
+    log_loss_and_entropy,
     normalized_entropy,
     reliability,
     roc_auc,
@@ -157,6 +158,7 @@ def test_normalized_entropy_compares_with_the_click_rate(n, levels, seed):
         return
     constant = log_loss(y, np.full(n, y.mean()))
     assert normalized_entropy(y, p) == pytest.approx(log_loss(y, p) / constant, rel=1e-12)
+    assert log_loss_and_entropy(y, p) == (log_loss(y, p), normalized_entropy(y, p))
     assert calibration(y, p) == pytest.approx(p.sum() / y.sum(), rel=1e-12)
 
 

@@ -13,6 +13,7 @@ from cowclip_merlin.metrics.probabilities import (
     ReliabilityBin,
     calibration,
     log_loss,
+    log_loss_and_entropy,
     normalized_entropy,
     reliability,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "calibration",
     "grouped_auc",
     "log_loss",
+    "log_loss_and_entropy",
     "normalized_entropy",
     "reliability",
     "roc_auc",

@@ -67,11 +67,22 @@ def normalized_entropy(
     >>> normalized_entropy([0, 1], [0.5, 0.5])
     1.0
     """
+    return log_loss_and_entropy(y_true, y_score, sample_weight=sample_weight)[1]
+
+
+def log_loss_and_entropy(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, sample_weight: npt.ArrayLike | None = None
+) -> tuple[float, float]:
+    """Return `log_loss` and `normalized_entropy`, which is made of it.
+
+    >>> log_loss_and_entropy([0, 1], [0.5, 0.5])[1]
+    1.0
+    """
     loss, labels = log_loss(y_true, y_score, sample_weight=sample_weight), np.ravel(y_true)
     rate = float(np.average(labels, weights=checked_weights(sample_weight, labels.size)))
     if rate in (0.0, 1.0):
-        return float("nan")
-    return -loss / (rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
+        return loss, float("nan")
+    return loss, -loss / (rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
 
 
 def calibration(

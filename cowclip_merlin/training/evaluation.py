@@ -282,12 +282,13 @@ def evaluate(
     if others is not None:
         value, error = metrics.auc_difference(labels, probabilities, others, **given)
         difference = AucDifference(value=value, error=error)
+    log_loss, normalized_entropy = metrics.log_loss_and_entropy(labels, probabilities, **given)
     return Evaluation(
         auc=auc,
-        log_loss=metrics.log_loss(labels, probabilities, **given),
+        log_loss=log_loss,
         rows=int(np.size(labels)),
         auc_error=auc_error,
-        normalized_entropy=metrics.normalized_entropy(labels, probabilities, **given),
+        normalized_entropy=normalized_entropy,
         calibration=metrics.calibration(labels, probabilities, **given),
         difference=difference,
     )
