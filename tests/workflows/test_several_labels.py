@@ -98,6 +98,17 @@ def test_a_row_of_parquet_with_a_wrong_label_is_quarantined(tmp_path, value):
     assert f"seconds is {value!r}, no label of a regression" in quarantined
 
 
+def test_a_truth_value_is_a_number_in_the_reason_too(tmp_path):
+    """The reason names the label that is wrong, not the one of true and false before it."""
+    rows = frame().assign(seconds=[True, False] * 20)[["seconds", "buy", "user", "age"]]
+    rows["buy"] = [1, 0, 1, 5, *[0, 1] * 18]
+    labels = {"label": ("seconds", "buy"), "regression": ("seconds",)}
+    given = {"kind": "parquet", "max_bad_fraction": 0.1, **labels}
+    data = prepared(tmp_path, rows, **given)
+    assert rows_of(data).seconds.isin([0, 1]).all()
+    assert "buy is 5, neither 0 nor 1" in (data.path / "quarantine" / "lines.tsv").read_text()
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_row_without_any_label_is_quarantined(tmp_path, kind):
     rows = frame()

@@ -150,6 +150,8 @@ def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> 
     "t is 'nan', no label of a regression; give a finite number, or leave it empty"
     >>> damage_of_labels(targets, {"y": None, "t": None})
     'no label: y, t are missing'
+    >>> damage_of_labels(targets, {"y": "maybe", "t": True}).partition(",")[0]  # true counts as 1
+    "y is 'maybe'"
     """
     for name, regression in targets:
         value = given[name]
@@ -170,8 +172,8 @@ def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> 
 
 def _is_number(value: object) -> bool:
     try:
-        return abs(float(str(value))) <= _LARGEST
-    except ValueError:
+        return abs(float(value)) <= _LARGEST  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         return False
 
 
