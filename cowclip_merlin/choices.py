@@ -55,6 +55,9 @@ TABLES: Mapping[str, str] = MappingProxyType(
 RUN_TABLES = tuple(name for name in TABLES if name != "growing")
 """Layouts for runs on a prepared folder, whose vocabularies are fixed."""
 
+FREEZING = ("fused", "per_field")
+"""Layouts in which some columns can keep the embeddings that they start with."""
+
 COMBINER_POWERS: Mapping[str, float] = MappingProxyType({"mean": 1.0, "sum": 0.0, "sqrtn": 0.5})
 """How the n embeddings of a multi-valued column are combined: name -> p, for their sum / n^p.
 

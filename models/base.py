@@ -56,8 +56,8 @@ class Architecture:
             ids, so each target has its own.
         mmoe_experts: number of experts of "mmoe".
         seed: random seed of all initial weights; None draws one from NumPy's global generator.
-        freeze_embeddings: categorical columns whose embeddings stay as they start; for
-            `tables="per_field"`. First-order weights are trained in any case.
+        freeze_embeddings: categorical columns whose embeddings stay as they start; for `tables`
+            "fused" and "per_field". First-order weights are trained in any case.
 
     Raises:
         InputError: if a value is unknown or out of range.
@@ -81,10 +81,10 @@ class Architecture:
         one_of("tables", self.tables, choices.TABLES)
         self._check_capacity()
         object.__setattr__(self, "freeze_embeddings", tuple(self.freeze_embeddings))
-        if self.freeze_embeddings and self.tables != "per_field":
+        if self.freeze_embeddings and self.tables not in choices.FREEZING:
             raise InputError(
-                f"freeze_embeddings needs a table for each column, but tables is {self.tables!r}; "
-                'use tables="per_field"'
+                f"freeze_embeddings does not work with tables={self.tables!r}; use tables="
+                + " or ".join(map(repr, choices.FREEZING))
             )
         self._check_multi_task()
         if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
@@ -166,19 +166,23 @@ class ClickModel(SyncedLayer, mm.Block):
         ]
 
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
-        kind = getattr(embedding, choices.TABLES[self.architecture.tables])
+        kind: type[FusedEmbedding | GrowingEmbedding]
+        kind, more = getattr(embedding, choices.TABLES[self.architecture.tables]), {}
         growing, seed = self.architecture.tables == "growing", self.architecture.seed
         rows = self.architecture.capacity if growing else self.columns.table_rows
         shared = self.columns.table_of_field if self.columns.tables and not growing else None
-        more: dict[str, Any] = {} if prefix else self._frozen()
+        if (frozen := self._frozen()) and self.architecture.tables == "fused":
+            kind, more = embedding.PartlyFrozenEmbedding, {"apart": frozen, "frozen": not prefix}
+        elif frozen and not prefix:
+            more = {"frozen": frozen}
         more |= {} if shared is None else {"field_of_column": shared}
         layer = kind(rows, dim, std=std, seed=seed, prefix=prefix, **more)
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
 
-    def _frozen(self) -> dict[str, tuple[str, ...]]:
-        """Return the tables that the layer of embeddings freezes, as its argument."""
+    def _frozen(self) -> tuple[str, ...]:
+        """Return the tables that the layer of embeddings freezes."""
         names = self.architecture.freeze_embeddings
         for name in names:
             if name not in self.columns.fields:
@@ -186,8 +190,7 @@ class ClickModel(SyncedLayer, mm.Block):
                 raise InputError(
                     f"freeze_embeddings: no categorical column {name!r}; there are {known}"
                 )
-        tables = dict.fromkeys(self.columns.tables.get(name, name) for name in names)
-        return {"frozen": tuple(tables)} if names else {}
+        return tuple(dict.fromkeys(self.columns.tables.get(name, name) for name in names))
 
     def _he(self, index: int) -> Initializer:
         """Return a He-normal initializer; with one seed, equal shapes would get equal values."""

@@ -116,15 +116,15 @@ def measure_rows(
     if cowclip is None:
         raise InputError(f"{type(optimizer).__name__} wraps no CowClip; give a CowClip optimizer")
     every = embedding_tables(model)
-    sizes = [int(table.shape[0]) for table in every]
     # The optimizer does not see a frozen table.
-    starts = [start for table, start in zip(every, np.cumsum([0, *sizes])) if table.trainable]
-    embeddings = [table for table in every if table.trainable]
+    numbers = [number for number, table in enumerate(every) if table.trainable]
+    embeddings = [every[number] for number in numbers]
     tables = [*embeddings, *_other_clipped(model, cowclip, embeddings)]
     slices = _gradients(model, optimizer, tables, inputs, label, weights)
     unique = [sum_duplicates(each) for each in slices]
     factors = _factors(tables, unique, cowclip)
-    rows = [tf.cast(u.ids, tf.int64) + int(start) for u, start in zip(unique, starts)]
+    layer = model.blocks[0].embedding
+    rows = [layer.whole_rows(number, u.ids) for number, u in zip(numbers, unique)]
     cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, embeddings)]
     norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, embeddings, factors)]
     return tf.concat(rows, 0), tf.concat(cnt, 0), tf.concat(norms, 1)

@@ -169,7 +169,7 @@ class RunSettings(Settings):
     )
     freeze_embeddings: str | None = option(
         None,
-        "columns whose embeddings stay as they start, as a,b; with --tables per_field",
+        "columns whose embeddings stay as they start, as a,b; not with --tables sharded",
         metavar="COLS",
         added=True,
     )
@@ -187,10 +187,10 @@ class RunSettings(Settings):
         self._check_sharded()
         if self.class_weight is not None:
             parse_class_weights(self.class_weight)
-        if self.frozen and self.tables != "per_field":
+        if self.frozen and self.tables not in choices.FREEZING:
             raise InputError(
-                f"`freeze_embeddings` needs a table for each column, but `tables` is "
-                f"{self.tables}; use `tables` per_field"
+                f"`freeze_embeddings` does not work with `tables` {self.tables}; use `tables` "
+                f"{' or '.join(choices.FREEZING)}"
             )
         _ = self.pretrained
         for combiner in self._combiners.values():

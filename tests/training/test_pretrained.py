@@ -174,7 +174,7 @@ def test_wrong_files_are_refused(data, tmp_path, columns, message):
             "--freeze-embeddings user,item --tables per_field",
             "--freeze-embeddings names the columns of all",
         ),
-        ("--freeze-embeddings item", "--freeze-embeddings needs a table for each column, but"),
+        ("--freeze-embeddings item --tables sharded", "--freeze-embeddings does not work with"),
     ],
 )
 def test_a_command_refuses_in_one_line(folder, capsys, more, message):
@@ -230,6 +230,35 @@ def test_no_step_moves_a_frozen_row(folder, data, update):
     assert not [name for name in names if "item_embeddings" in name and "wide" not in name]
 
 
+@pytest.mark.parametrize("column", ["item", "user"])
+@pytest.mark.parametrize("update", ["exact", "dense", "lazy"])
+def test_a_fused_table_freezes_as_tables_of_each_column_do(folder, data, update, column):
+    """The same rows, first-order weights and norms of the clip, after steps with gaps."""
+    rng, found = np.random.default_rng(4), []
+    batches = [rng.integers(0, 800, 8) for _ in range(9)]
+    for tables in ("per_field", "fused"):
+        settings = replace(FROZEN, tables=tables, update=update, freeze_embeddings=column)
+        settings = replace(settings, pretrained_embeddings=f"{column}={folder / column}s.parquet")
+        model, values = started(data, settings), settings.hyperparameters("criteo")
+        before = rows_of(model, data, column)
+        optimizer = build_optimizer(settings, values, data, steps=9)
+        optimizer.create_state(model.trainable_variables)
+        cc.models.attach(model, optimizer)
+        steps(model, optimizer, data, batches)
+        np.testing.assert_array_equal(rows_of(model, data, column), before)
+        norms = make_probe(model, optimizer, DeviceData(open_columns(data, "train")))(np.arange(50))
+        names = np.array(norms.fields)[norms.field]
+        assert set(names) == {"item", "user"} - {column}
+        ids = np.stack([np.arange(20), np.arange(20)], axis=1)
+        wide = model.blocks[0].wide(cc.models.base.Ids(ids)).numpy()
+        arrays = [rows_of(model, data, name) for name in data.categorical]
+        order = np.lexsort((norms.id, names))
+        kinds = (norms.id, norms.cnt, norms.g_norm, norms.w_norm, norms.factor)
+        found.append([*arrays, wide, *(each[order] for each in kinds)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
 def test_the_clip_and_diagnostics_do_not_count_frozen_rows(data):
     values = FROZEN.hyperparameters("criteo")
     model = started(data, FROZEN)
@@ -241,28 +270,30 @@ def test_the_clip_and_diagnostics_do_not_count_frozen_rows(data):
     assert found.cnt.sum() == 50
 
 
-def test_a_run_keeps_frozen_rows_and_resumes(folder, data):
+@pytest.mark.parametrize("tables", ["per_field", "fused"])
+def test_a_run_keeps_frozen_rows_and_resumes(folder, data, tables, tmp_path):
     files = f"item={folder / 'items.parquet'}"
-    settings = replace(FROZEN, pretrained_embeddings=files, update="exact", epochs=2)
-    train(data.path, settings, out=folder / "WHOLE")
+    settings = replace(FROZEN, pretrained_embeddings=files, update="exact", epochs=2, tables=tables)
+    train(data.path, settings, out=tmp_path / "WHOLE")
     assert "pretrained embeddings of item: for 10 of 30 values" in (
-        (folder / "WHOLE" / "train.log").read_text(encoding="utf-8")
+        (tmp_path / "WHOLE" / "train.log").read_text(encoding="utf-8")
     )
     expected = rows_of(started(data, settings), data, "item")
-    whole = load_run(folder / "WHOLE", data.path)
+    whole = load_run(tmp_path / "WHOLE", data.path)
     np.testing.assert_array_equal(rows_of(whole, data, "item"), expected)
-    copy = Path(folder / "moved.parquet")
+    copy = Path(tmp_path / "moved.parquet")
     copy.write_bytes((folder / "items.parquet").read_bytes())
     settings = replace(settings, pretrained_embeddings=f"item={copy}")
-    train(data.path, replace(settings, epochs=1), out=folder / "PARTS")
+    train(data.path, replace(settings, epochs=1), out=tmp_path / "PARTS")
     copy.unlink()  # the checkpoint has its vectors
-    train(data.path, settings, out=folder / "PARTS", resume=True)
-    for a, b in zip(load_run(folder / "PARTS", data.path).weights, whole.weights, strict=True):
+    train(data.path, settings, out=tmp_path / "PARTS", resume=True)
+    for a, b in zip(load_run(tmp_path / "PARTS", data.path).weights, whole.weights, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_saved_model_keeps_frozen_columns(data, tmp_path):
-    model = started(data, FROZEN)
+@pytest.mark.parametrize("tables", ["per_field", "fused"])
+def test_a_saved_model_keeps_frozen_columns(data, tmp_path, tables):
+    model = started(data, replace(FROZEN, tables=tables))
     model.save(str(tmp_path / "model"))
     loaded = cc.load_model(str(tmp_path / "model"))
     assert [v.name for v in loaded.non_trainable_variables] == [

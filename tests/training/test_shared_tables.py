@@ -183,7 +183,10 @@ def test_a_shared_table_starts_with_vectors_and_stays_frozen(folder, tmp_path, u
     frame = pd.DataFrame({"seen": [f"i{i}" for i in range(ITEMS)], "v": list(vectors)})
     frame.to_parquet(tmp_path / "items.parquet")
     given = {"tables": "per_field", "update": update, "freeze_embeddings": "item", "epochs": 1}
-    run(folder, f"FROZEN-{update}", pretrained_embeddings=f"seen={tmp_path}/items.parquet", **given)
+    start = {"pretrained_embeddings": f"seen={tmp_path}/items.parquet"}
+    auc = run(folder, f"FROZEN-{update}", **start, **given)[-1]["test_auc"]
+    fused = run(folder, f"FUSED-{update}", **start, **given | {"tables": "fused"})[-1]["test_auc"]
+    assert fused == pytest.approx(auc, abs=1e-6)
     data = PreparedData.load(folder / "DATA")
     block = load_run(folder / f"FROZEN-{update}", data.path).blocks[0]
     table = block.embedding.tables[list(data.tables).index("item")].numpy()

@@ -1,0 +1,205 @@
+"""Embedding tables: one variable for all fields, or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.compat.tensorflow_names import variable_names
+from cowclip_merlin.models.columns import spread
+from cowclip_merlin.models.row_sync import SyncedLayer
+from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import DType, JsonObject, Tensor, TensorShape, Variable
+
+tf = compat.tensorflow()
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
+    """One table for all fields; the rows of field `f` start at its offset.
+
+    A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each
+    occurrence of an id. A field usually has one column of ids, but columns may share one.
+
+    An id outside of its field's rows reads another field's row; the loader refuses such ids.
+
+    Args:
+        fields: field -> number of rows, in the order of the rows.
+        dim: length of a row.
+        std: standard deviation of the initial rows; 0 for zeros.
+        seed: random seed of the initial rows.
+        prefix: prefix of "embeddings" in the variable's name.
+        field_of_column: number of the field of each column of ids; None: column f is field f.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, int],
+        dim: int,
+        *,
+        std: float,
+        seed: int,
+        prefix: str = "",
+        field_of_column: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**({"dtype": "float32"} | kwargs))
+        self.layout, self.dim = TableLayout(fields), dim
+        self.std, self.seed, self.prefix = std, seed, prefix
+        self.field_of_column = list(field_of_column or range(len(self.layout.fields)))
+
+    def build(self, input_shape: TensorShape) -> None:
+        """Create the table."""
+
+        def initial(shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
+            return tf.concat([self._initial(f) for f in range(len(self.layout.fields))], axis=0)
+
+        self.table = self.add_weight(
+            f"{self.prefix}embeddings", [self.layout.rows, self.dim], initializer=initial
+        )
+        super().build(input_shape)
+
+    def _initial(self, field: int) -> Tensor:
+        """Draw the rows of a field; they depend only on its index and size, and on the seed."""
+        rows = list(self.layout.fields.values())[field]
+        return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
+
+    def call(self, ids: Ids, training: bool = False) -> Tensor:
+        """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
+        return self._read(0, self.rows_of(ids), training)
+
+    def rows_of(self, ids: Ids) -> Tensor:
+        """Return the rows of the ids in the whole table, of the shape of `ids.values`."""
+        offsets = [self.layout.offsets[field] for field in self.field_of_column]
+        return ids.values + spread(tf.constant(offsets, ids.values.dtype), ids)
+
+    def _read(self, index: int, rows: Tensor, training: bool) -> Tensor:
+        self._before_read(index, rows, training)
+        return tf.gather(self.table_at(index), rows)
+
+    def _before_read(self, index: int, rows: Tensor, training: bool) -> None:
+        if self.row_sync is not None and (training or tf.executing_eagerly()):
+            self.row_sync.before_read(self, index, rows)
+
+    def table_at(self, index: int) -> Variable:
+        """Return the variable that contains the rows of field number `index`."""
+        return self.table
+
+    def whole_rows(self, index: int, rows: Tensor) -> Tensor:
+        """Return the numbers of rows of table number `index` among all rows, int64 [u]."""
+        return tf.cast(rows, tf.int64)
+
+    def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
+        """Set some rows of a field, before any training.
+
+        Args:
+            field: index of the field.
+            ids: of the field, int64 [k].
+            values: [k, dim].
+        """
+        self._update(self.table, ids + self.layout.offsets[field], values)
+
+    @staticmethod
+    def _update(table: Variable, rows: Tensor, values: Tensor) -> None:
+        table.scatter_update(tf.IndexedSlices(values, rows))
+
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
+        """List each variable with its fields; return [] before the layer is built."""
+        return [(self.table, self.layout)] if self.built else []
+
+    def get_config(self) -> JsonObject:
+        """Return the arguments as plain values."""
+        return super().get_config() | {
+            "fields": dict(self.layout.fields),
+            "dim": self.dim,
+            "std": self.std,
+            "seed": self.seed,
+            "prefix": self.prefix,
+            "field_of_column": list(self.field_of_column),
+        }
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class PerFieldEmbedding(FusedEmbedding):
+    """One table for each field, with the same values as `FusedEmbedding` in F variables.
+
+    Args:
+        *args: as for `FusedEmbedding`.
+        frozen: fields whose tables are not trainable.
+        **kwargs: as for `FusedEmbedding`.
+    """
+
+    def __init__(self, *args: Any, frozen: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.frozen = tuple(frozen)
+
+    def build(self, input_shape: TensorShape) -> None:
+        """Create the tables."""
+        names = variable_names(self.layout.fields)
+        self.tables = [
+            self.add_weight(
+                f"{names[field]}_{self.prefix}embeddings",
+                [rows, self.dim],
+                initializer=lambda shape, dtype=None, f=f, **_: self._initial(f),
+                trainable=field not in self.frozen,
+            )
+            for f, (field, rows) in enumerate(self.layout.fields.items())
+        ]
+        self.built = True
+
+    def call(self, ids: Ids, training: bool = False) -> Tensor:
+        """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
+        fields = range(len(self.tables))
+        if ids.lengths is None and len(self.field_of_column) == len(fields):
+            return tf.stack([self._read(f, ids.values[:, f], training) for f in fields], axis=1)
+        of_field = spread(tf.constant(self.field_of_column), ids)
+        return read_parts(self, of_field, ids.values, len(fields), training)
+
+    def table_at(self, index: int) -> Variable:
+        """Return the variable that contains the rows of field number `index`."""
+        return self.tables[index]
+
+    def whole_rows(self, index: int, rows: Tensor) -> Tensor:
+        """Return the numbers in `FusedEmbedding` of rows of table number `index`, int64 [u]."""
+        return tf.cast(rows, tf.int64) + self.layout.offsets[index]
+
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
+        """List each variable with its field; return [] before the layer is built."""
+        layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
+        return list(zip(self.tables, layouts)) if self.built else []
+
+    def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
+        """Set some rows of a field, as `FusedEmbedding.set_rows`."""
+        self._update(self.tables[field], ids, values)
+
+    def get_config(self) -> JsonObject:
+        """Return the arguments as plain values."""
+        return super().get_config() | {"frozen": list(self.frozen)}
+
+
+def read_parts(
+    layer: FusedEmbedding, table: Tensor, rows: Tensor, count: int, training: bool
+) -> Tensor:
+    """Read each table of a layer once, also if columns share it.
+
+    Args:
+        layer: the layer.
+        table: number of the table of each row, int32 [F] or the shape of `rows`.
+        rows: row of each id in its table, [b, F], or [m] with multi-valued columns.
+        count: number of tables.
+        training: as in Keras.
+
+    Returns:
+        [b, F, dim], or [m, dim].
+    """
+    table = tf.reshape(table + tf.zeros_like(rows, tf.int32), [-1])
+    values = tf.reshape(rows, [-1])
+    places = tf.dynamic_partition(tf.range(tf.size(values)), table, count)
+    parts = tf.dynamic_partition(values, table, count)
+    found = [layer._read(number, parts[number], training) for number in range(count)]
+    found = tf.dynamic_stitch(places, found)
+    if rows.shape.rank == 1:
+        return found
+    return tf.reshape(found, [-1, len(layer.field_of_column), layer.dim])
