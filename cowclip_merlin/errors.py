@@ -146,4 +146,20 @@ def missing_online_package(error: ModuleNotFoundError) -> InputError:
     >>> str(missing_online_package(ModuleNotFoundError("no x", name="x")))
     "the package x is missing: pip install 'cowclip-merlin[online]'"
     """
-    return InputError(f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'")
+    return missing_package(str(error.name), "cowclip-merlin[online]")
+
+
+def missing_package(name: str, install: str, needs: str = "") -> InputError:
+    """Return the error for a package that is missing.
+
+    Args:
+        name: of the package.
+        install: what pip installs to have it.
+        needs: what needs it, before the package.
+
+    >>> str(missing_package("s3fs", "s3fs", "s3://bucket/a needs "))
+    's3://bucket/a needs the package s3fs, which is missing: pip install s3fs'
+    """
+    install = f"'{install}'" if "[" in install else install
+    words = ", which is missing" if needs else " is missing"
+    return InputError(f"{needs}the package {name}{words}: pip install {install}")

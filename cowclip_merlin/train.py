@@ -6,24 +6,28 @@ diagnostics.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath, check_free, is_address, uploaded_folder
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 from cowclip_merlin.training.run import run_training
+from cowclip_merlin.training.run_config import CONFIG
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
+from cowclip_merlin.workers.environment import cluster_of
 
 
 def train(
-    data: str | Path,
+    data: str | FilePath,
     settings: RunSettings,
     *,
-    out: str | Path,
+    out: str | FilePath,
     resume: bool = False,
-    warm_start: str | Path | None = None,
+    warm_start: str | FilePath | None = None,
     checkpoint_every: int = 0,
     device: str = "auto",
     data_memory: float | None = None,
@@ -37,7 +41,8 @@ def train(
     Args:
         data: folder that `prepare` wrote.
         settings: the run's settings.
-        out: the run folder; it must not hold a run yet, unless `resume`.
+        out: the run folder; it must not hold a run yet, unless `resume`. For an address such as
+            s3://bucket/run, it is made in `TMPDIR` and uploaded at the end or when it stops.
         resume: continue from the last checkpoint in `out`.
         warm_start: folder of a run to start from: ids with equal values keep their embedding rows,
             and rates do not warm up again; None: from initial values. With `resume`, no effect.
@@ -75,10 +80,30 @@ def train(
         raise InputError(
             f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
         )
+    if not is_address(out):
+        return _train(data, settings, Path(out), options, processes)
+    address = str(out)
+    if scheduler is not None or cluster_of(os.environ):
+        raise InputError(f"{address}: several machines train; give `out` a folder that they share")
+    if not resume:
+        remedy = "use `resume` to go on with the run there, or another `out`"
+        check_free(address, CONFIG, replace=False, remedy=remedy)
+    with uploaded_folder(address, CONFIG, begun=resume) as folder:
+        return _train(data, settings, folder, options, processes)
+
+
+def _train(
+    data: str | FilePath,
+    settings: RunSettings,
+    out: Path,
+    options: RunOptions,
+    processes: LaunchSettings,
+) -> list[Metrics]:
     if processes.needed:
         call = TrainCall(data=str(data), settings=settings.as_dict(), out=str(out), options=options)
         launch(call, processes)
-        records = read_metrics(Path(out) / "metrics.csv", epochs=settings.epochs)
+        records = read_metrics(out / "metrics.csv", epochs=settings.epochs)
         return [parse_metrics_row(record) for record in records]
-    recorder = partial(make_recorder, every=diagnostics_every) if diagnostics_every else None
+    every = options.diagnostics_every
+    recorder = partial(make_recorder, every=every) if every else None
     return run_training(data, settings, out=out, options=options, recorder=recorder)

@@ -13,8 +13,8 @@ import pyarrow as pa
 from cowclip_merlin import compat
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.raw.multi_values import lists_of_values
-from cowclip_merlin.workflows.raw.value_text import arrow_of_series, text_of_series
+from cowclip_merlin.workflows.raw.values.multi_values import lists_of_values
+from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_series
 from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
 
 if TYPE_CHECKING:

@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
+from cowclip_merlin.addresses import (
+    Address,
+    FilePath,
+    check_free,
+    expand,
+    is_address,
+    local_folder,
+    origin,
+    uploaded_folder,
+)
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.types import JsonObject
@@ -26,7 +36,7 @@ from cowclip_merlin.workflows.prepare_checks import (
 )
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, FieldCounts, write_counts
-from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
+from cowclip_merlin.workflows.prepared.folder import DATASET, PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
 from cowclip_merlin.workflows.prepared.unknown_values import (
@@ -36,6 +46,7 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
     warn_of_two_texts,
     warn_of_unknown,
 )
+from cowclip_merlin.workflows.raw.file_formats import PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.threads import Threads
@@ -49,12 +60,31 @@ if TYPE_CHECKING:
 def prepare(settings: PrepareSettings) -> PreparedData:
     """Read, check, split, fit (on the training rows by default), transform and write a log.
 
-    The folder appears complete or not at all.
+    The folder appears complete or not at all. For an address, it is made in `TMPDIR`.
 
     Raises:
         InputError: if the input or a setting is wrong; the message names it in one line.
         OSError: if the disk is full or not writable.
     """
+    settings = _with_local_base(replace(settings, files=expand(settings.files)))
+    if not isinstance(settings.out, Address):
+        return _prepare_here(settings)
+    out = settings.out
+    remedy = "use `overwrite` to replace it"
+    check_free(str(out), DATASET, replace=settings.overwrite, remedy=remedy)
+    with uploaded_folder(str(out), DATASET) as folder:
+        _prepare_here(replace(settings, out=folder))
+    return PreparedData.load(out)
+
+
+def _with_local_base(settings: PrepareSettings) -> PrepareSettings:
+    """Return the settings with the local copies of the folders of `like` and `extend`."""
+    given = {name: getattr(settings, name) for name in ("like", "extend")}
+    local = {n: local_folder(folder, DATASET) for n, folder in given.items() if folder is not None}
+    return replace(settings, **local)
+
+
+def _prepare_here(settings: PrepareSettings) -> PreparedData:
     out = settings.out
     check_name(out)
     target = out.resolve()  # a symbolic link stays; its target is replaced
@@ -156,8 +186,8 @@ def _prepare(
     _finish(settings, base, ingested, data, counts)
 
 
-def _printed_columns(base: PreparedData | None, files: Sequence[Path]) -> set[str]:
-    if base is None or not any(file.suffix == ".parquet" for file in files):
+def _printed_columns(base: PreparedData | None, files: Sequence[FilePath]) -> set[str]:
+    if base is None or PARQUET not in map(format_of, files):
         return set()
     return printed_columns(base)
 
@@ -287,7 +317,7 @@ def _finish(
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     rows = ingested.rows
     print(
-        f"{settings.out}: {ingested.total:,} rows in = {rows['train']:,} train + "
+        f"{_shown(settings.out)}: {ingested.total:,} rows in = {rows['train']:,} train + "
         f"{rows['test']:,} test + {ingested.quarantined:,} quarantined; "
         f"{sum(prepared.tables.values()):,} ids"
     )
@@ -299,6 +329,12 @@ def _finish(
     else:
         print(format_shares(unknown))
         warn_of_unknown(base, unknown, ingested.files["test"])
+
+
+def _shown(out: Path) -> str:
+    """Return the folder as the user gave it, or the address that it is made for."""
+    found = origin(out)
+    return found if is_address(found) else str(out)
 
 
 def _rows(prepared: PreparedData, split: str) -> int:

@@ -38,7 +38,7 @@ def check_target(settings: PrepareSettings) -> None:
             "`out`"
         )
     for file in settings.files:
-        if out.resolve() in file.resolve().parents:
+        if isinstance(file, Path) and out.resolve() in file.resolve().parents:
             raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
 
 

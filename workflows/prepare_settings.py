@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.targets import check_targets
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
 from cowclip_merlin.workflows.raw.log_format import (
     AVAZU,
     CRITEO,
@@ -37,13 +38,14 @@ class PrepareSettings(Settings):
         InputError: if a value is unknown, out of range, missing or without effect.
     """
 
-    files: tuple[Path, ...] = option(
-        help="text, plain or .gz, .bz2, .zst or .lz4, or parquet, in order",
+    files: tuple[FilePath, ...] = option(
+        help="text, JSON lines (.jsonl), plain or .gz, .bz2, .zst or .lz4, or parquet, in order; "
+        "also patterns, and addresses such as s3://",
         flag="files",
         nargs="+",
         metavar="FILE",
     )
-    out: Path = option(help="folder to write", metavar="DATA")
+    out: FilePath = option(help="folder to write", metavar="DATA")
     kind: str = option(
         "criteo",
         "format of the log; table: columns that you name",
@@ -107,10 +109,10 @@ class PrepareSettings(Settings):
     columns: tuple[str, ...] = option(
         (), "table: all columns of text without a header, as y,a,b", metavar="COLS"
     )
-    like: Path | None = option(
+    like: FilePath | None = option(
         None, "use this folder's ids; all rows are test rows", metavar="DATA"
     )
-    extend: Path | None = option(
+    extend: FilePath | None = option(
         None,
         "keep this folder's ids and scales, add new values behind them, and add up the counts",
         metavar="DATA",
@@ -213,7 +215,7 @@ class PrepareSettings(Settings):
                 )
 
     @property
-    def base(self) -> Path | None:
+    def base(self) -> FilePath | None:
         """The folder of `like` or `extend`."""
         return self.like if self.extend is None else self.extend
 
@@ -235,8 +237,9 @@ class PrepareSettings(Settings):
             return
         if self.kind != TABLE:
             raise InputError(f"{given} is for the kind table; omit it for a {self.kind} log")
-        if all(file.suffix == ".parquet" for file in self.files):
-            raise InputError(f"{given} is for text, but {self.files[0]} is parquet; omit it")
+        kinds = [format_of(file) for file in self.files]
+        if TEXT not in kinds:
+            raise InputError(f"{given} is for text, but {self.files[0]} is {kinds[0]}; omit it")
         for name in self.columns:
             if not name or self.columns.count(name) > 1:
                 what = f"has {name!r} twice" if name else "has a column without a name"

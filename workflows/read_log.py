@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.addresses import Address, FilePath, expand
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.prepare_settings import KINDS
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_log(
-    files: str | Path | Sequence[str | Path],
+    files: str | FilePath | Sequence[str | FilePath],
     like: PreparedData | LogFormat | str,
     *,
     labels: bool = False,
@@ -28,7 +29,8 @@ def read_log(
     """Read raw rows as `prepare` reads them: only an empty cell is missing, and text stays text.
 
     Args:
-        files: plain or compressed text, or parquet, in the order of the rows.
+        files: text or JSON lines, plain or compressed, or parquet, in the order of the rows;
+            also patterns, and addresses such as s3://.
         like: a prepared folder, or the format of the log: "criteo", "avazu" or a `LogFormat`.
         labels: also read the label, and the weight if the log has one; a row without a valid one
             is then damaged.
@@ -69,16 +71,16 @@ def _format_of(like: PreparedData | LogFormat | str) -> LogFormat:
     return like.log_format if isinstance(like, PreparedData) else like
 
 
-def paths_of(files: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the paths of one file or of several.
+def paths_of(files: str | FilePath | Sequence[str | FilePath]) -> list[FilePath]:
+    """Return the paths or addresses of one file, of several, or of those that match patterns.
 
     Raises:
-        InputError: if there are none.
+        InputError: if there are none, or none that matches a pattern.
     """
-    paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
-    if not paths:
+    given = [files] if isinstance(files, str | Path | Address) else list(files)
+    if not given:
         raise InputError("no input files; give at least one")
-    return paths
+    return expand(given)
 
 
 def _frame(rows: RawRows) -> pd.DataFrame:

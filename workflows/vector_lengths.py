@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
+from cowclip_merlin.workflows.raw.json_rows import first_values
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import vector_length
 from cowclip_merlin.workflows.raw.parquet_rows import check_columns, open_parquet
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+from cowclip_merlin.workflows.raw.values.multi_values import vector_length
 
 _ROWS = 1000
 _BLOCK_BYTES = 1 << 22
 
 
-def with_vector_lengths(log_format: LogFormat, files: Sequence[Path]) -> LogFormat:
+def with_vector_lengths(log_format: LogFormat, files: Sequence[FilePath]) -> LogFormat:
     """Return the columns of a log with the length of each vector, that of the first row.
 
     Args:
@@ -43,10 +45,12 @@ def with_vector_lengths(log_format: LogFormat, files: Sequence[Path]) -> LogForm
     return replace(log_format, vectors=lengths)
 
 
-def _first_rows(file: Path, log_format: LogFormat) -> dict[str, list[object]]:
+def _first_rows(file: FilePath, log_format: LogFormat) -> dict[str, list[object]]:
     """Return the values of the first rows of all columns of vectors."""
     names = list(log_format.vectors)
-    if file.suffix == ".parquet":
+    if format_of(file) == JSON_LINES:
+        return first_values(file, names, _ROWS)
+    if format_of(file) == PARQUET:
         parquet = open_parquet(file)
         check_columns(parquet.schema_arrow.names, names, file)
         batch = next(parquet.iter_batches(batch_size=_ROWS, columns=names), None)

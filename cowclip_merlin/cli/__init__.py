@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin import __version__
+from cowclip_merlin.addresses import is_address
 from cowclip_merlin.cli.options.commands import add_commands
 from cowclip_merlin.errors import (
     ERROR,
@@ -45,6 +46,9 @@ COMMANDS = (
     "inspect",
     "report",
 )
+
+
+_WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -127,11 +131,15 @@ def _check_paths(given: Mapping[str, object]) -> None:
             raise InputError(f"{name} is empty; give a value, or set the shell variable")
     out = _output_path(given)
     if out is not None:
-        _check_output_path(out)
+        _check_output_path(out, str(given.get("command")))
 
 
-def _check_output_path(path: str) -> None:
-    """Refuse a link that leads to itself."""
+def _check_output_path(path: str, command: str) -> None:
+    """Refuse a link that leads to itself, and an address if the command writes to none."""
+    if is_address(path):
+        if command not in _WRITE_TO_ADDRESSES:
+            raise InputError(f"{path}: {command} writes to no address; give a path on this machine")
+        return
     try:
         Path(path).resolve()
     except RuntimeError:

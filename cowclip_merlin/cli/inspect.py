@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
     from cowclip_merlin.diagnostics.figures import FIGURES, RELIABILITY, write_figures
     from cowclip_merlin.diagnostics.text_report import format_report
     from cowclip_merlin.system.files import check_writable
-    from cowclip_merlin.training.run_config import RunConfig
+    from cowclip_merlin.training.run_config import RunConfig, local_run
     from cowclip_merlin.training.run_logs import read_metrics, read_reliability
 
-    folder = Path(args.run_folder)
+    folder = local_run(args.run_folder)
     out = Path(args.out) if args.out else folder / "figures"
     if args.out and out.is_dir():  # RUN/figures always holds the figures of the last call
         for name in (*FIGURES, RELIABILITY):

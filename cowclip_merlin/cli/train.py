@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
@@ -92,12 +91,12 @@ def settings_from_args(
 
 def _defaults_by_data(args: argparse.Namespace) -> Callable[..., dict[str, Any]]:
     """Return what completes the given settings: those of the run to resume, or the recipe's."""
-    from cowclip_merlin.training.run_config import RunConfig
+    from cowclip_merlin.training.run_config import RunConfig, local_run
     from cowclip_merlin.workflows import PreparedData
 
     with suppress(InputError):  # `train` tells what is wrong, also to the other workers
         if args.resume:
-            before = RunConfig.load(Path(args.out)).settings
+            before = RunConfig.load(local_run(args.out)).settings
             names = ("base_batch_size", "rule", "epochs", "preset")
             known = {name: getattr(before, name) for name in names}
             return lambda given: (

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import path_of
 from cowclip_merlin.checks import check_unique, is_finite, one_of
 from cowclip_merlin.errors import InputError
 
@@ -120,9 +120,9 @@ class Option:
         return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
 
     def typed(self, value: Any) -> Any:
-        """Return a path for the text of one, and a tuple for any sequence."""
-        if self.of == "Path":
-            return tuple(map(Path, value)) if self.many else Path(value)
+        """Return a path or an address for the text of one, and a tuple for any sequence."""
+        if self.of in ("Path", "FilePath"):
+            return tuple(map(path_of, value)) if self.many else path_of(value)
         return tuple(value) if self.many else value
 
     def check(self, value: float) -> None:

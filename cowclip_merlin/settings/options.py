@@ -12,8 +12,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.fields import Option, options_of
 
 Made = TypeVar("Made")
-_KINDS = {"int": int, "float": float, "str": str, "Path": str}
-_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "DIR"}
+_KINDS = {"int": int, "float": float, "str": str, "Path": str, "FilePath": str}
+_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "DIR", "FilePath": "DIR"}
 
 
 def add_options(

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
+from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.folders import try_lock
 from cowclip_merlin.types import Json
@@ -230,14 +231,14 @@ def write_json(path: Path | str, value: Json) -> None:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path | str) -> Json:
+def read_json(path: str | FilePath) -> Json:
     """Read a JSON file.
 
     Raises:
         InputError: if the file is missing or damaged.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(path_of(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the folder") from None
     except (RecursionError, ValueError) as error:  # ValueError also for thousands of digits

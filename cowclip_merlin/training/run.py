@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.addresses import origin
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
@@ -39,7 +40,7 @@ from cowclip_merlin.training.build import (
     set_pretrained_rows,
 )
 from cowclip_merlin.training.evaluation import check_targets_scored
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import CONFIG, RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
@@ -99,7 +100,7 @@ def run_training(
             values=values,
             fingerprint=prepared.fingerprint,
             vocabulary=prepared.vocabulary,
-            data=str(prepared.path.absolute()),
+            data=origin(prepared.path),
             targets=kinds_of(prepared.targets),
         )
         check_resume(out, config, options.resume)
@@ -222,7 +223,7 @@ def _train(
         elif start is not None:
             log.info("%s", start.apply(trainer.model, trainer.optimizer))
         if first:
-            write_json(out / "config.json", config.as_dict())
+            write_json(out / CONFIG, config.as_dict())
         trainer.after_epoch = after_epoch
         return trainer.run()
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.addresses import FilePath, local_folder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
@@ -16,6 +17,8 @@ from cowclip_merlin.training.run_settings import ADAMS, RunSettings
 from cowclip_merlin.types import JsonObject
 
 FORMAT_VERSION = 1
+CONFIG = "config.json"
+"""File that a run folder has."""
 _ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS, "micro_batches")
 """Values that runs of earlier versions do not have."""
 
@@ -60,9 +63,9 @@ class RunConfig:
         Raises:
             InputError: if the folder is not a run folder, is damaged or has another format.
         """
-        if not (run / "config.json").exists():
+        if not (run / CONFIG).exists():
             raise InputError(f"{run}: no config.json; give the run folder that cowclip train wrote")
-        config = read_json(run / "config.json")
+        config = read_json(run / CONFIG)
         version = config.get("format_version") if isinstance(config, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
@@ -73,6 +76,15 @@ class RunConfig:
             return cls(**_parse(config))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{run}: damaged config.json ({error}); train again") from error
+
+
+def local_run(run: str | FilePath) -> Path:
+    """Return the path of a run folder; of one at an address that of its copy in `TMPDIR`.
+
+    Raises:
+        InputError: if there is no run at the address, or it cannot be reached.
+    """
+    return local_folder(run, CONFIG)
 
 
 _ADDED_DATA = ("data_vocabulary", "data_path", "data_targets")

@@ -20,7 +20,7 @@ from cowclip_merlin.system.folders import (
     lock_folder,
 )
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import CONFIG, RunConfig
 from cowclip_merlin.training.several_workers.run_checks import check_shared
 from cowclip_merlin.workers.agreement import raising_together
 
@@ -64,7 +64,7 @@ def _holds_other_kind(out: Path) -> bool:
     if not holds(out, RUN) or list_checkpoints(out / "checkpoints"):
         return False
     try:
-        config = read_json(out / "config.json")
+        config = read_json(out / CONFIG)
     except InputError:  # damaged: of any kind
         return False
     return not isinstance(config, dict) or "format_version" not in config

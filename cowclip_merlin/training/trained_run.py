@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
+from cowclip_merlin.addresses import is_address, uploaded_file
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
@@ -17,7 +18,7 @@ from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
 from cowclip_merlin.training.run import set_up_tensorflow
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
 from cowclip_merlin.types import JsonObject, Operation, RaggedTensor, Tensor, TensorSpec
@@ -67,7 +68,12 @@ def evaluate_run(
     """
     from cowclip_merlin.workflows import PreparedData
 
-    runs = [Path(folder) for folder in (run, against) if folder is not None]
+    if predictions is not None and is_address(predictions):
+        with uploaded_file(str(predictions), overwrite=overwrite) as file:
+            return evaluate_run(
+                run, data, split=split, predictions=file, against=against, by=by, device=device
+            )
+    runs = [local_run(folder) for folder in (run, against) if folder is not None]
     configs, prepared = [RunConfig.load(folder) for folder in runs], PreparedData.load(data)
     if predictions is not None:
         check_writable(predictions, overwrite=overwrite)
@@ -132,9 +138,10 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
     """
     from cowclip_merlin.workflows import PreparedData
 
-    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    run = local_run(run)
+    config, prepared = RunConfig.load(run), PreparedData.load(data)
     choose_device(device)
-    return _load_model(Path(run), config, prepared)
+    return _load_model(run, config, prepared)
 
 
 def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> None:

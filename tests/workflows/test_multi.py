@@ -13,7 +13,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts
-from cowclip_merlin.workflows.raw.multi_values import cut_lists, lists_of_values
+from cowclip_merlin.workflows.raw.values.multi_values import cut_lists, lists_of_values
 
 VALUES = st.lists(st.sampled_from(["a", "b", "c", "d e", "", None]), max_size=5)
 ROWS = [

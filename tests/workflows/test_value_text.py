@@ -16,7 +16,7 @@ from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared import unknown_values
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
-from cowclip_merlin.workflows.raw.value_text import (
+from cowclip_merlin.workflows.raw.values.value_text import (
     has_printed_text,
     printed_text,
     text_of_values,

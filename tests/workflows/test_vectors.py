@@ -14,7 +14,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.workflows import LogFormat, PreparedData, PrepareSettings, prepare, read_log
-from cowclip_merlin.workflows.raw.multi_values import vector_damage, vectors_of_values
+from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vectors_of_values
 
 COLUMNS = {"kind": "table", "label": "y", "categorical": ("user",), "continuous": ("age",)}
 LENGTH = 3

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.addresses import Address, FilePath, local_folder, size_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
@@ -20,14 +21,16 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
-from cowclip_merlin.workflows.raw.labels import LabelCounts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 
 if TYPE_CHECKING:
     import nvtabular as nvt
     from merlin.schema import Schema
 
 FORMAT_VERSION = 1
+DATASET = "dataset.json"
+"""File that a prepared folder has when it is whole."""
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
@@ -66,19 +69,19 @@ class PreparedData:
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | Path) -> PreparedData:
-        """Read a folder that `prepare` wrote.
+    def load(cls, path: str | Path | Address) -> PreparedData:
+        """Read a folder that `prepare` wrote; one at an address is copied to `TMPDIR` once.
 
         Raises:
             InputError: if the folder is missing, damaged, not a prepared folder, or of another
                 format version.
         """
-        path = Path(path)
+        path = local_folder(path, DATASET)
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; create it with cowclip prepare")
-        if not (path / "dataset.json").is_file():
+        if not (path / DATASET).is_file():
             raise InputError(f"{path}: has no dataset.json; create it with cowclip prepare")
-        value = read_json(path / "dataset.json")
+        value = read_json(path / DATASET)
         version = value.get("format_version") if isinstance(value, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
@@ -279,10 +282,10 @@ def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) ->
 
 
 def fingerprint(
-    files: Sequence[Path], settings: Mapping[str, Json]
+    files: Sequence[FilePath], settings: Mapping[str, Json]
 ) -> tuple[str, list[JsonObject]]:
     """Return a hash of files and settings, and the name, bytes and SHA-256 of each file."""
-    described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
+    described = [{"name": f.name, "bytes": size_of(f), "sha256": _sha256(f)} for f in files]
     whole = json.dumps([settings, described], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest(), described
 
@@ -305,7 +308,7 @@ def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics:
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 
 
-def _sha256(file: Path) -> str:
+def _sha256(file: FilePath) -> str:
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while part := stream.read(1 << 22):
@@ -328,7 +331,7 @@ def write_description(
     recipe: Recipe,
     statistics: Statistics,
     settings: Mapping[str, Json],
-    files: Sequence[Path],
+    files: Sequence[FilePath],
     rows: Mapping[str, int],
     clicks: int,
     quarantined: int,
@@ -340,7 +343,7 @@ def write_description(
 
     whole, inputs = fingerprint(files, {**settings, "format_version": FORMAT_VERSION})
     write_json(
-        folder / "dataset.json",
+        folder / DATASET,
         {
             "format_version": FORMAT_VERSION,
             "layout": _layout(log_format),

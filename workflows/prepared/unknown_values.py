@@ -12,7 +12,7 @@ from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.file_formats import read_staged
-from cowclip_merlin.workflows.raw.value_text import has_printed_text
+from cowclip_merlin.workflows.raw.values.value_text import has_printed_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 COMPRESSED_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Ends of the names of compressed text -> the compression."""
+PARQUET, JSON_LINES, TEXT = "parquet", "JSON lines", "text"
+_JSON_SUFFIXES = (".jsonl", ".ndjson")
 _COMPRESSED: Mapping[bytes, str] = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -38,7 +41,21 @@ _HEAD = 512  # bytes: a tar archive has its mark at byte 257
 _TAR_MARK = slice(257, 262)
 
 
-def open_text(file: Path) -> IO[bytes] | pa.NativeFile:
+def format_of(file: FilePath) -> str:
+    """Return what the name of a file says it is: `PARQUET`, `JSON_LINES` or `TEXT`.
+
+    >>> format_of(Path("log.jsonl.gz")), format_of(Path("log.csv"))
+    ('JSON lines', 'text')
+    """
+    suffixes = [suffix.lower() for suffix in Path(file.name).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
+        del suffixes[-1]
+    elif file.suffix == ".parquet":
+        return PARQUET
+    return JSON_LINES if suffixes and suffixes[-1] in _JSON_SUFFIXES else TEXT
+
+
+def open_text(file: FilePath) -> IO[bytes] | pa.NativeFile:
     """Open plain or compressed text for reading bytes; read it with `read_bytes`.
 
     Raises:
@@ -52,7 +69,7 @@ def open_text(file: Path) -> IO[bytes] | pa.NativeFile:
     return _opened(file, kind)
 
 
-def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: Path) -> bytes:
+def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: FilePath) -> bytes:
     """Read at most `size` bytes of text from a stream of `open_text`.
 
     Raises:
@@ -68,7 +85,7 @@ def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: Path) -> byte
         ) from error
 
 
-def _compression(file: Path) -> str | None:
+def _compression(file: FilePath) -> str | None:
     """Return how a file is compressed by its first bytes, or else by the end of its name."""
     with file.open("rb") as stream:
         head = stream.read(16)
@@ -76,17 +93,18 @@ def _compression(file: Path) -> str | None:
     return found[0] if found else COMPRESSED_SUFFIXES.get(file.suffix.lower())
 
 
-def _opened(file: Path, kind: str | None) -> IO[bytes] | pa.NativeFile:
+def _opened(file: FilePath, kind: str | None) -> IO[bytes] | pa.NativeFile:
     import pyarrow as pa
 
     if kind is None:
         return file.open("rb")
+    source = str(file) if isinstance(file, Path) else file.open("rb")
     if kind == "gzip":
-        return gzip.open(file, "rb")
-    return pa.CompressedInputStream(pa.OSFile(str(file)), kind)
+        return gzip.open(source, "rb")
+    return pa.CompressedInputStream(source, kind)
 
 
-def _refuse_others(file: Path, head: bytes) -> None:
+def _refuse_others(file: FilePath, head: bytes) -> None:
     """Refuse a file, or the content of a compressed one, that is no text by its first bytes."""
     found = [each for mark, each in _OTHERS.items() if head.startswith(mark)]
     if head[_TAR_MARK] == b"ustar":

@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.file_formats import write_staged
-from cowclip_merlin.workflows.raw.labels import LabelCounts
+from cowclip_merlin.workflows.raw.file_formats import (
+    JSON_LINES,
+    PARQUET,
+    TEXT,
+    format_of,
+    write_staged,
+)
+from cowclip_merlin.workflows.raw.json_rows import read_json_rows
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import count_cut, cut_lists
 from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_blocks import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+from cowclip_merlin.workflows.raw.values.labels import LabelCounts
+from cowclip_merlin.workflows.raw.values.multi_values import count_cut, cut_lists
 from cowclip_merlin.workflows.threads import Threads, cpu_threads
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
@@ -55,17 +63,18 @@ class IngestResult:
     cut: Counter[str] = field(default_factory=Counter)
 
 
-def check_input_files(files: Sequence[Path]) -> None:
+def check_input_files(files: Sequence[FilePath]) -> None:
     """Check before long work that input files exist.
 
     Raises:
         InputError: if one is a folder, or does not exist.
     """
     for file in files:
+        if file.is_file():
+            continue
         if file.is_dir():
             raise InputError(f"{file}: is a folder; give the files in it, such as {file}/*.parquet")
-        if not file.is_file():
-            raise InputError(f"{file}: no such file; check the path")
+        raise InputError(f"{file}: no such file; check the path")
 
 
 class Ingest:
@@ -103,7 +112,7 @@ class Ingest:
         counted = log_format.labels if log_format.float_labels else ()
         self.result = IngestResult(targets={name: LabelCounts() for name in counted})
 
-    def run(self, files: Sequence[Path]) -> IngestResult:
+    def run(self, files: Sequence[FilePath]) -> IngestResult:
         """Read all files.
 
         Raises:
@@ -135,13 +144,17 @@ class Ingest:
     def _splits_by_time(self) -> bool:
         return self.split is not None and self.split.how == "time"
 
-    def _count(self, file: Path) -> int:
-        if file.suffix == ".parquet":
+    def _count(self, file: FilePath) -> int:
+        kind = format_of(file)
+        if kind == PARQUET:
             return count_rows(file)
-        return count_lines(file) - self.log_format.header
+        return count_lines(file) - (kind == TEXT and self.log_format.header)
 
-    def _read_rows(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
-        if file.suffix == ".parquet":
+    def _read_rows(self, file: FilePath, threads: Threads) -> Iterator[ParsedRows]:
+        kind = format_of(file)
+        if kind == JSON_LINES:
+            return read_json_rows(file, self.log_format, self.block_bytes)
+        if kind == PARQUET:
             of_vectors = 16 * sum(self.log_format.vectors.values())  # bytes, with their copies
             rows = max(1, self.block_bytes // (256 + of_vectors))
             return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
@@ -156,7 +169,7 @@ class Ingest:
         return self.quarantine.allowed(self.result.total + lines)
 
     def _stage_rows(
-        self, parsed: ParsedRows, file: Path, total: int | None, threads: Threads
+        self, parsed: ParsedRows, file: FilePath, total: int | None, threads: Threads
     ) -> None:
         """Split and count the rows of one block; stage them on a thread."""
         result = self.result
@@ -195,7 +208,7 @@ class Ingest:
         files.append(self.stage / split / f"part-{len(files):05d}.{suffix}")
         return files[-1]
 
-    def _check_end(self, files: Sequence[Path]) -> None:
+    def _check_end(self, files: Sequence[FilePath]) -> None:
         result = self.result
         self.quarantine.check(files[-1], result.total, at_end=True)
         kept = sum(result.rows.values())

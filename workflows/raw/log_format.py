@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target, targets_of
 from cowclip_merlin.types import JsonObject
@@ -86,7 +87,7 @@ class LogFormat:
         """Whether cells of a text file may be quoted."""
         return self.separator != TAB
 
-    def of_file(self, file: Path) -> LogFormat:
+    def of_file(self, file: FilePath) -> LogFormat:
         """Return the format of one file, whose name may decide its separator."""
         by_name = self.kind in (TABLE, EVENTS) and self.separator in (",", TAB)
         if self.separator_given or not by_name:
@@ -202,7 +203,7 @@ AVAZU = LogFormat(
 """Avazu click-through rate prediction, `train`: `id` is dropped, `hour` is a category."""
 
 
-def separator_of(file: Path) -> str:
+def separator_of(file: FilePath) -> str:
     """Separator of columns by file name: tabs in .tsv and .txt, else commas.
 
     >>> separator_of(Path("log.tsv.gz")), separator_of(Path("log.csv.zst"))

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
+from cowclip_merlin.workflows.raw.json_rows import read_json_rows
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import checked_batch, read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_blocks import read_blocks
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
-from cowclip_merlin.workflows.raw.value_text import arrow_of_series, text_of_series
+from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_series
 from cowclip_merlin.workflows.threads import Threads
 
 if TYPE_CHECKING:
@@ -79,8 +82,8 @@ class LogReader:
         self.damaged = Quarantine(None, max_bad_fraction=max_bad_fraction or 0.0)
         self.total = 0
 
-    def files(self, files: Sequence[Path]) -> Iterator[RawRows]:
-        """Read files: plain or compressed text, or parquet.
+    def files(self, files: Sequence[FilePath]) -> Iterator[RawRows]:
+        """Read files: plain or compressed text, JSON lines, or parquet.
 
         Raises:
             InputError: if a file is missing, empty or damaged, has other columns, or too many
@@ -123,7 +126,7 @@ class LogReader:
         }
         return pa.table(columns).combine_chunks().to_batches()[0]
 
-    def _pieces(self, parts: Iterable[ParsedRows], file: Path) -> Iterator[RawRows]:
+    def _pieces(self, parts: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
         """Count the rows of each part; check how many are damaged."""
         for parsed in parts:
             self._check(parsed, file)
@@ -137,15 +140,18 @@ class LogReader:
             )
             self.total += parsed.lines
 
-    def _check(self, parsed: ParsedRows, file: Path) -> None:
+    def _check(self, parsed: ParsedRows, file: FilePath) -> None:
         if self._strict and parsed.bad:
             first = parsed.bad[0]
             raise InputError(f"{first.file}:{first.line}: {first.reason}; repair this row")
         self.damaged.add(parsed.bad)
         self.damaged.check(file, self.total + parsed.lines)
 
-    def _parsed(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
-        if file.suffix == ".parquet":
+    def _parsed(self, file: FilePath, threads: Threads) -> Iterator[ParsedRows]:
+        kind = format_of(file)
+        if kind == JSON_LINES:
+            return read_json_rows(file, self._format, BLOCK_BYTES, keep=self._keep)
+        if kind == PARQUET:
             rows = max(1, BLOCK_BYTES // (256 + 16 * sum(self._format.vectors.values())))
             return read_parquet_rows(file, self._format, rows, keep=self._keep)
         log_format = self._text_format(file)
@@ -154,7 +160,7 @@ class LogReader:
     def _allowed(self, lines: int) -> int | None:
         return self.damaged.allowed(self.total + lines)
 
-    def _text_format(self, file: Path) -> LogFormat:
+    def _text_format(self, file: FilePath) -> LogFormat:
         """Return the format to parse a text file: columns to keep are text, too.
 
         Raises:
@@ -175,7 +181,7 @@ class LogReader:
         return replace(log_format, file_columns=names)
 
 
-def _columns_of(file: Path, log_format: LogFormat) -> int:
+def _columns_of(file: FilePath, log_format: LogFormat) -> int:
     """Return the number of columns of the first line."""
     with closing(read_blocks(file, 1 << 16)) as blocks:
         line, _, _ = next(blocks).text.partition(b"\n")

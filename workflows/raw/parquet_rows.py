@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import (
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.multi_values import (
     lists_of_values,
     vector_damage,
     vectors_of_values,
 )
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
-from cowclip_merlin.workflows.raw.value_text import printed_text, text_of_values
+from cowclip_merlin.workflows.raw.values.value_text import printed_text, text_of_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 
-def count_rows(file: Path) -> int:
+def count_rows(file: FilePath) -> int:
     """Return the number of rows from the file's metadata.
 
     Raises:
@@ -37,7 +38,7 @@ def count_rows(file: Path) -> int:
 
 
 def read_parquet_rows(
-    file: Path,
+    file: FilePath,
     log_format: LogFormat,
     rows: int,
     *,
@@ -72,7 +73,7 @@ def read_parquet_rows(
         start += batch.num_rows
 
 
-def check_columns(found: Sequence[str], names: Iterable[str], file: Path) -> None:
+def check_columns(found: Sequence[str], names: Iterable[str], file: FilePath) -> None:
     """Check that each name is that of one column.
 
     Raises:
@@ -85,7 +86,7 @@ def check_columns(found: Sequence[str], names: Iterable[str], file: Path) -> Non
             raise InputError(f"{file}: column {name!r} occurs twice; rename one")
 
 
-def open_parquet(file: Path) -> pq.ParquetFile:
+def open_parquet(file: FilePath) -> pq.ParquetFile:
     """Open a file as a `pyarrow.parquet.ParquetFile`.
 
     Raises:
@@ -99,14 +100,14 @@ def open_parquet(file: Path) -> pq.ParquetFile:
         raise InputError(f"{file}: no such file; check the path")
     file.open("rb").close()  # pyarrow's error would name no file
     try:
-        return pq.ParquetFile(file)
+        return pq.ParquetFile(file if isinstance(file, Path) else file.open("rb"))
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
 
 
 def _batches(
-    parquet: pq.ParquetFile, file: Path, rows: int, names: list[str]
+    parquet: pq.ParquetFile, file: FilePath, rows: int, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
@@ -124,7 +125,7 @@ def _batches(
 def checked_batch(
     batch: pa.RecordBatch,
     log_format: LogFormat,
-    file: Path,
+    file: FilePath,
     start: int,
     printed: Container[str] = (),
 ) -> ParsedRows:
@@ -237,7 +238,7 @@ def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: ob
     return f"{name} is {values[name]:g}, not a finite number"
 
 
-def _numbers(column: ArrowColumn, name: str, file: Path) -> ArrowColumn:
+def _numbers(column: ArrowColumn, name: str, file: FilePath) -> ArrowColumn:
     import pyarrow as pa
 
     try:

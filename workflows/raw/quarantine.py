@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 
@@ -55,7 +56,7 @@ class Quarantine:
             return None
         return max(0, int(self.max_bad_fraction * total) - self.count)
 
-    def check(self, file: Path, total: int, *, at_end: bool = False) -> None:
+    def check(self, file: FilePath, total: int, *, at_end: bool = False) -> None:
         """Raise an error if the share of damaged rows is too large.
 
         Args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
 
@@ -27,7 +27,7 @@ class Block:
     text: bytes
 
 
-def read_blocks(file: Path, size: int) -> Iterator[Block]:
+def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
     """Read the file in blocks of about `size` bytes that end at the end of a line.
 
     Blank lines at the end of the file do not count.
@@ -71,7 +71,7 @@ def _end_of_lines(text: bytes) -> int:
     return 0
 
 
-def count_lines(file: Path, size: int = 1 << 24) -> int:
+def count_lines(file: FilePath, size: int = 1 << 24) -> int:
     """Count the lines as `read_blocks` does; the last one may lack its line end."""
     before, lines = 0, 0
     with open_text(file) as stream:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import (
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine
+from cowclip_merlin.workflows.raw.text_blocks import Block
+from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.multi_values import (
     lists_of_values,
     vector_damage,
     vectors_of_values,
 )
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine
-from cowclip_merlin.workflows.raw.text_blocks import Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class LineParser:
     """
 
     def __init__(
-        self, log_format: LogFormat, file: Path, columns: list[str], *, coded: bool = False
+        self, log_format: LogFormat, file: FilePath, columns: list[str], *, coded: bool = False
     ) -> None:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.log_format import EVENTS, TAB, TABLE, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
@@ -25,7 +25,7 @@ _LINES = 101  # to search for one with the right number of columns
 
 
 def read_text_rows(
-    file: Path,
+    file: FilePath,
     log_format: LogFormat,
     block_bytes: int,
     allowed_bad_lines: Callable[[int], int | None],
@@ -67,7 +67,7 @@ def _one_by_one(
     return ((block, function(block)) for block in blocks)
 
 
-def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:
+def _columns(file: FilePath, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:
     """Return the columns of the file, and its first block without the header."""
     first, _, rest = block.text.partition(b"\n")
     if log_format.header:
@@ -77,7 +77,7 @@ def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str]
     return list(log_format.file_columns), block
 
 
-def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
+def read_header(text: bytes, log_format: LogFormat, file: FilePath) -> list[str]:
     """Read the names of the columns from a header line.
 
     Raises:
@@ -101,7 +101,7 @@ def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
     return names
 
 
-def check_first_lines(block: bytes, log_format: LogFormat, file: Path) -> None:
+def check_first_lines(block: bytes, log_format: LogFormat, file: FilePath) -> None:
     """Check that the first lines of a file without a header have its columns.
 
     Raises:

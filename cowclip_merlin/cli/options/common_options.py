@@ -44,7 +44,7 @@ def print_served_epoch(*runs: str | Path | None) -> None:
     from cowclip_merlin.training.stopping.best_epoch import served_epoch
 
     for run in filter(None, runs):
-        if words := served_epoch(Path(run)):
+        if words := served_epoch(run):
             print(f"{run}: {words}")
 
 

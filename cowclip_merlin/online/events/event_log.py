@@ -12,6 +12,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Damage, Events, encode_log
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.times import format_time
+from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, format_of
 from cowclip_merlin.workflows.raw.parquet_rows import (
     check_columns,
     open_parquet,
@@ -159,6 +160,8 @@ def read_rows(
         InputError: the file is missing, empty, damaged or of other columns.
     """
     log_format = features.log_format(file)
+    if format_of(file) == JSON_LINES:
+        raise InputError(f"{file}: is JSON lines, which are no log of events; give CSV or parquet")
     if file.suffix != ".parquet":
         return read_text_rows(file, log_format, block_bytes, allowed)
     _check_types(file, features)

@@ -19,7 +19,7 @@ from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
 from cowclip_merlin.types import Array, ArrowColumn
-from cowclip_merlin.workflows.raw import labels
+from cowclip_merlin.workflows.raw.values import labels
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import CategoricalColumn
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.raw.multi_values import cut_lists
+from cowclip_merlin.workflows.raw.values.multi_values import cut_lists
 
 if TYPE_CHECKING:
     import pyarrow as pa

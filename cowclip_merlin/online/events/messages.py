@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.requests import cells_of, column_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.types import Json
-from cowclip_merlin.workflows.raw import labels
+from cowclip_merlin.workflows.raw.values import labels
 
 if TYPE_CHECKING:
     import numpy as np

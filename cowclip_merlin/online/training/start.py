@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.ids import MISSING, text_ids
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import refuse_several
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
@@ -44,7 +44,7 @@ class OfflineStart:
     """
 
     def __init__(self, run: str | Path, data: str | Path, trainer: OnlineTrainer) -> None:
-        self._run, self._data, self._trainer = Path(run), PreparedData.load(data), trainer
+        self._run, self._data, self._trainer = local_run(run), PreparedData.load(data), trainer
         remedy = "start from a run on one label"
         refuse_several("online training", self._data.targets, remedy)
         self._refuse_other_columns(trainer.features)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath, is_address, uploaded_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
@@ -68,7 +69,16 @@ def score_files(
     Raises:
         InputError: if an input is wrong; nothing is written then.
     """
-    out, paths = Path(out), paths_of(files)
+    paths = paths_of(files)
+    if is_address(out):
+        if any(str(file) == str(out) for file in paths):
+            raise InputError(f"{out}: is one of the files to score; use another `out`")
+        bad = max_bad_fraction
+        with uploaded_file(str(out), overwrite=overwrite) as file:
+            return score_files(
+                run, paths, out=file, data=data, keep=keep, max_bad_fraction=bad, device=device
+            )
+    out = Path(out)
     check_writable(out, overwrite=overwrite)
     check_input_files(paths)
     _check_apart(out, paths)
@@ -91,9 +101,9 @@ def score_files(
     )
 
 
-def _check_apart(out: Path, files: Sequence[Path]) -> None:
+def _check_apart(out: Path, files: Sequence[FilePath]) -> None:
     for file in files:
-        if out.exists() and out.samefile(file):
+        if isinstance(file, Path) and out.exists() and out.samefile(file):
             raise InputError(f"{out}: is one of the files to score; use another `out`")
 
 
@@ -105,7 +115,9 @@ def _check_kept(keep: Sequence[str], own: Sequence[str]) -> None:
             raise InputError(f"`keep`: {name!r} {what}; remove it")
 
 
-def _written(parts: Iterator[ScoredRows], file: Path, names: Sequence[str]) -> Iterator[ScoredRows]:
+def _written(
+    parts: Iterator[ScoredRows], file: FilePath, names: Sequence[str]
+) -> Iterator[ScoredRows]:
     """Write each part as a row group, and yield it."""
     import pyarrow.parquet as pq
 

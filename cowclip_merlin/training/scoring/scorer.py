@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
+from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, StreamedData
 from cowclip_merlin.loading.columns import vector_places
@@ -18,7 +19,7 @@ from cowclip_merlin.loading.device_data import as_float_arrays, to_device
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.run import set_up_tensorflow
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
@@ -67,7 +68,7 @@ class Scorer:
     def __init__(
         self, run: str | Path, data: str | Path | None = None, *, device: str = "auto"
     ) -> None:
-        run = Path(run)
+        run = local_run(run)
         config = RunConfig.load(run)
         self.data = PreparedData.load(_data_of(run, config) if data is None else data)
         set_up_tensorflow(config.settings.seed, device)
@@ -186,7 +187,7 @@ def score(
     return Scorer(run, data, device=device).score(rows)
 
 
-def _data_of(run: Path, config: RunConfig) -> Path:
+def _data_of(run: Path, config: RunConfig) -> FilePath:
     """Return the folder that a run was trained on.
 
     Raises:
@@ -197,8 +198,8 @@ def _data_of(run: Path, config: RunConfig) -> Path:
             f"{run}: does not say on which prepared folder it was trained; give that folder as "
             "`data`"
         )
-    path = Path(config.data)
-    if not path.is_dir():
+    path = path_of(config.data)
+    if isinstance(path, Path) and not path.is_dir():
         raise InputError(
             f"{path}: no such folder, but {run} was trained on it; give its new path as `data`"
         )

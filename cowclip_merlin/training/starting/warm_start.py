@@ -18,7 +18,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
 from cowclip_merlin.types import Array, Variable
@@ -55,7 +55,8 @@ class WarmStart:
     def __init__(self, run: str | Path, data: PreparedData, settings: RunSettings) -> None:
         from cowclip_merlin.workflows import PreparedData
 
-        self._run, self._data, self._config = Path(run), data, RunConfig.load(Path(run))
+        self._run, self._data = local_run(run), data
+        self._config = RunConfig.load(self._run)
         if self._config.data is None:
             raise InputError(f"{run}: of a version that did not note its data; train without it")
         self._before = PreparedData.load(self._config.data)

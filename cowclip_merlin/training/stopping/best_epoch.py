@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cowclip_merlin.addresses import FilePath, is_address
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.checkpoint import list_checkpoints
-from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.several_targets.names import target_metrics
@@ -132,14 +133,15 @@ def weights_folder(run: Path, settings: RunSettings) -> Path:
     return best_folder(run)
 
 
-def served_epoch(run: Path) -> str | None:
+def served_epoch(run: str | FilePath) -> str | None:
     """Name the epoch whose weights a run with early stopping serves; None for any other folder.
 
     Raises:
         InputError: if the run is damaged.
     """
-    if not (run / "config.json").exists():
+    if not is_address(run) and not (Path(run) / CONFIG).exists():
         return None
+    run = local_run(run)
     if RunConfig.load(run).settings.early_stopping is None:
         return None
     kept = kept_epochs(run)[:1]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.value_text import text_of_values
+from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,14 +148,18 @@ def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
         try:
             values = texts.cast(pa.float64())
         except pa.ArrowInvalid:
-            return np.array([_float_of(text) for text in texts.to_pylist()], np.float64)
+            return np.array([float_of(text) for text in texts.to_pylist()], np.float64)
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
         raise InputError(f"{where} has lists of {kind}, not of numbers; convert it")
     return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
 
 
-def _float_of(value: object) -> float:
-    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else."""
+def float_of(value: object) -> float:
+    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else.
+
+    >>> float_of("2.5"), float_of("a")
+    (2.5, nan)
+    """
     import pyarrow as pa
 
     try:
@@ -182,7 +186,7 @@ def vector_length(value: object, separator: str) -> int:
 
 
 def _is_number(value: object) -> bool:
-    number = np.float64(np.nan) if value is None or value == "" else np.float64(_float_of(value))
+    number = np.float64(np.nan) if value is None or value == "" else np.float64(float_of(value))
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.float32(number)))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Array, ArrowColumn, JsonObject
@@ -195,7 +195,7 @@ class LabelCounts:
         self.rows[split] += len(known)
         self.total += known.sum().item()
 
-    def check(self, target: Target, file: Path) -> None:
+    def check(self, target: Target, file: FilePath) -> None:
         """Check that a target can be learned.
 
         Raises:

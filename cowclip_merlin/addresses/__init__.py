@@ -1,0 +1,43 @@
+"""Files and folders at addresses such as s3://bucket/day.csv: the one home of fsspec."""
+
+from __future__ import annotations
+
+from cowclip_merlin.addresses.address import (
+    Address,
+    FilePath,
+    expand,
+    is_address,
+    path_of,
+    size_of,
+)
+from cowclip_merlin.addresses.copies import (
+    check_free,
+    listed_files,
+    local_folder,
+    origin,
+    passing_copy,
+    remove_folder,
+    upload_file,
+    upload_folder,
+    uploaded_file,
+    uploaded_folder,
+)
+
+__all__ = [
+    "Address",
+    "FilePath",
+    "check_free",
+    "expand",
+    "is_address",
+    "listed_files",
+    "local_folder",
+    "origin",
+    "passing_copy",
+    "path_of",
+    "remove_folder",
+    "size_of",
+    "upload_file",
+    "upload_folder",
+    "uploaded_file",
+    "uploaded_folder",
+]

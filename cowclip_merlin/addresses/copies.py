@@ -1,0 +1,308 @@
+"""Folders at addresses: copied to `TMPDIR` to be read, made there and uploaded to be written.
+
+The marker of a folder, such as `dataset.json`, is uploaded last and removed first. So a folder
+that has it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cowclip_merlin.addresses.address import Address, file_system, is_address, reaching
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import JsonObject
+
+_VERSION = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
+"""What file systems tell of a file that changes with its content."""
+
+_ORIGIN = ".address"  # file beside a local copy: where the folder is
+_AT_ONCE = 8  # files that are copied together
+
+
+def listed_files(address: str) -> dict[str, JsonObject]:
+    """Return what is known of each file below an address: relative path -> facts.
+
+    Raises:
+        InputError: if it cannot be reached.
+    """
+    with reaching(address):
+        files, path = file_system(address)
+        files.invalidate_cache()
+        found = files.find(path, detail=True)
+    return {name[len(path) :].lstrip("/"): about for name, about in found.items() if name != path}
+
+
+def _version(listed: Mapping[str, JsonObject]) -> str:
+    """Return a hash of the sizes and versions of files."""
+    facts = [
+        [name, listed[name].get("size"), [str(listed[name].get(key)) for key in _VERSION]]
+        for name in sorted(listed)
+    ]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _work_folder() -> Path:
+    """Return the folder of all copies, which only this user may read.
+
+    Raises:
+        InputError: if another user has made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"cowclip-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise InputError(f"{folder}: belongs to another user; set TMPDIR to another folder")
+    return folder
+
+
+def origin(folder: Path) -> str:
+    """Return the address that a folder is a copy of, or else its absolute path."""
+    with suppress(OSError):
+        return (folder.absolute().parent / _ORIGIN).read_text(encoding="utf-8")
+    return str(folder.absolute())
+
+
+def local_folder(path: str | Path | Address, marker: str) -> Path:
+    """Return the path of a folder; of one at an address that of a copy, made if there is none.
+
+    A copy is of one version of all files, by their sizes and etags. It stays as it is.
+
+    Args:
+        path: the folder.
+        marker: file that the folder has when it is whole.
+
+    Raises:
+        InputError: if the folder at the address has no marker, or cannot be read.
+    """
+    if not is_address(path):
+        return Path(path)
+    address = str(path)
+    listed = _listed_whole(address, marker)
+    copy = _copy_of(address, listed)
+    if not copy.exists():
+        with _beside(copy) as made:
+            (made / _ORIGIN).write_text(address, encoding="utf-8")
+            _download(address, listed, made / copy.name)
+    return copy
+
+
+@contextmanager
+def passing_copy(address: str, marker: str, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield a copy of some files of a folder, which is removed when the block ends.
+
+    Args:
+        address: of the folder.
+        marker: file that the folder has when it is whole.
+        wanted: tells by the name of a file whether it is copied.
+
+    Raises:
+        InputError: if the folder has no marker, or cannot be read.
+    """
+    listed = _listed_whole(address, marker)
+    work = Path(tempfile.mkdtemp(dir=_work_folder()))
+    try:
+        _download(address, {n: x for n, x in listed.items() if n == marker or wanted(n)}, work)
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _listed_whole(address: str, marker: str) -> dict[str, JsonObject]:
+    listed = listed_files(address)
+    if marker not in listed:
+        raise InputError(f"{address}: no such folder with a {marker}; check the address")
+    return listed
+
+
+def _copy_of(address: str, listed: Mapping[str, JsonObject]) -> Path:
+    name = hashlib.sha256(address.encode()).hexdigest()[:16]
+    return _work_folder() / f"{name}-{_version(listed)}" / Address(address).name
+
+
+@contextmanager
+def _beside(copy: Path) -> Iterator[Path]:
+    """Yield a new folder that becomes that of a copy; another process may be as fast."""
+    made = Path(tempfile.mkdtemp(dir=_work_folder()))
+    try:
+        yield made
+        with suppress(OSError):
+            made.rename(copy.parent)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _download(address: str, listed: Mapping[str, JsonObject], folder: Path) -> None:
+    files, root = file_system(address)
+
+    def get(name: str) -> None:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with reaching(f"{address.rstrip('/')}/{name}"):
+            files.get_file(f"{root}/{name}", str(target))
+        if target.stat().st_size != listed[name]["size"]:
+            raise InputError(f"{address}: {name} changed while it was copied; try again")
+
+    _all_at_once(get, listed)
+
+
+def _all_at_once(copy: Callable[[str], None], names: Iterable[str]) -> None:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for done in [threads.submit(copy, name) for name in names]:
+            done.result()
+
+
+def upload_folder(folder: Path, address: str, marker: str) -> None:
+    """Replace the files at an address by those of a folder: first the marker goes, last it comes.
+
+    Raises:
+        InputError: if the address cannot be written.
+    """
+    before = listed_files(address)
+    with reaching(address):
+        files, root = file_system(address)
+        if marker in before:
+            files.rm_file(f"{root}/{marker}")
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+    def put(name: str) -> None:
+        with reaching(f"{address.rstrip('/')}/{name}"):
+            files.put_file(str(folder / name), f"{root}/{name}")
+
+    _all_at_once(put, [name for name in found if name != marker])
+    with reaching(address):
+        for name in set(before) - {*found, marker}:
+            files.rm_file(f"{root}/{name}")
+    put(marker)
+
+
+def remove_folder(address: str, marker: str) -> None:
+    """Remove the files of a folder, its marker first.
+
+    Raises:
+        InputError: if that cannot be.
+    """
+    names = sorted(listed_files(address), key=lambda name: name != marker)
+    with reaching(address):
+        files, root = file_system(address)
+        for name in names:
+            files.rm_file(f"{root}/{name}")
+
+
+def upload_file(file: Path, address: str) -> None:
+    """Replace the file at an address.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    with reaching(address):
+        files, path = file_system(address)
+        files.put_file(str(file), path)
+
+
+def check_free(address: str, marker: str, *, replace: bool, remedy: str) -> None:
+    """Check before long work that a folder can be written at an address.
+
+    Args:
+        address: of the folder.
+        marker: file that a folder of this kind has.
+        replace: whether such a folder may be there.
+        remedy: for the message if one is there that may not.
+
+    Raises:
+        InputError: if there are files that may not be replaced, or nothing can be written there.
+    """
+    listed = listed_files(address) if Address(address).exists() else {}
+    if listed and not replace:
+        raise InputError(f"{address}: already exists; {remedy}")
+    if listed and marker not in listed:
+        raise InputError(f"{address}: has no {marker}, so it is not replaced; use another `out`")
+    check_reachable(f"{address.rstrip('/')}/.cowclip-writable")
+
+
+def check_reachable(address: str) -> None:
+    """Write a file, and remove it.
+
+    Raises:
+        InputError: if that cannot be.
+    """
+    with reaching(address):
+        files, path = file_system(address)
+        files.pipe_file(path, b"-")
+        files.rm_file(path)
+
+
+@contextmanager
+def uploaded_folder(address: str, marker: str, *, begun: bool = False) -> Iterator[Path]:
+    """Yield the path of a folder to make; upload it when the block ends, if it has its marker.
+
+    So does a block that fails, such as a training that stops: its folder may be of use.
+
+    Args:
+        address: where the folder will be.
+        marker: file that the folder has when it is whole.
+        begun: begin with a copy of the folder that is there.
+
+    Raises:
+        InputError: if it cannot be uploaded; the message tells where the folder is.
+    """
+    work = Path(tempfile.mkdtemp(dir=_work_folder()))
+    (work / _ORIGIN).write_text(address, encoding="utf-8")
+    folder = work / Address(address).name
+    try:
+        if begun:
+            shutil.copytree(local_folder(address, marker), folder)
+        with _named(folder, address):
+            yield folder
+    finally:
+        if (folder / marker).exists():
+            _upload_or_keep(folder, address, marker)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _upload_or_keep(folder: Path, address: str, marker: str) -> None:
+    try:
+        upload_folder(folder, address, marker)
+    except InputError as error:
+        kept = folder.parent.with_name(f"kept-{folder.parent.name}")
+        folder.parent.rename(kept)
+        raise InputError(f"{error} (the folder is in {kept / folder.name})") from error
+    copy = _copy_of(address, listed_files(address))  # no command has to copy it again
+    with suppress(OSError):
+        folder.parent.rename(copy.parent)
+
+
+@contextmanager
+def _named(path: Path, address: str) -> Iterator[None]:
+    """Name the address in errors, not the local path."""
+    try:
+        yield
+    except InputError as error:
+        if str(path) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(path), address)) from error
+
+
+@contextmanager
+def uploaded_file(address: str, *, overwrite: bool) -> Iterator[Path]:
+    """Yield the path of a file to write; upload it if the block succeeds.
+
+    Raises:
+        InputError: if the file exists and `overwrite` is false, or it cannot be uploaded.
+    """
+    target = Address(address)
+    if target.exists() and not overwrite:
+        raise InputError(f"{address}: already exists; use `overwrite` to replace it")
+    check_reachable(f"{address}.writable")
+    work = Path(tempfile.mkdtemp(dir=_work_folder()))
+    try:
+        with _named(work / target.name, address):
+            yield work / target.name
+        upload_file(work / target.name, address)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
