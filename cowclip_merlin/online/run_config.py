@@ -8,6 +8,7 @@ from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
@@ -38,13 +39,13 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
     return {"features": columns, "settings": settings.as_dict()}
 
 
-def load_online_config(run: str | Path) -> tuple[OnlineSettings, LogFeatures]:
+def load_online_config(run: str | FilePath) -> tuple[OnlineSettings, LogFeatures]:
     """Read the settings and the columns of a run folder.
 
     Raises:
         InputError: the folder is not one of online training, or damaged.
     """
-    file = Path(run) / CONFIG
+    file = path_of(run) / CONFIG
     if not file.exists():
         raise InputError(f"{run}: no {CONFIG}; give the folder that cowclip online train wrote")
     config = read_json(file)

@@ -23,6 +23,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cowclip_merlin.addresses import (
+    Address,
+    FilePath,
+    is_address,
+    listed_files,
+    passing_copy,
+    path_of,
+    remove_folder,
+    upload_folder,
+)
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system import files
 from cowclip_merlin.types import Array, Json, JsonObject
@@ -80,8 +90,10 @@ def save_snapshot(
     return folder / str(number)
 
 
-def numbers(folder: Path | str) -> list[int]:
-    """Numbers of the complete snapshots in a folder, in any order."""
+def numbers(folder: str | FilePath) -> list[int]:
+    """Numbers of the complete snapshots in a folder or at an address, in any order."""
+    if is_address(folder):
+        return [int(name) for name in _parents(str(folder), MANIFEST) if re.fullmatch(r"\d+", name)]
     found = Path(folder).iterdir() if Path(folder).is_dir() else ()
     return [int(path.name) for path in found if re.fullmatch(r"\d+", path.name)]
 
@@ -105,7 +117,7 @@ def set_aside(folder: Path | str, number: int, why: str) -> None:
 
 
 def load_snapshot(
-    folder: Path | str,
+    folder: str | FilePath,
     number: int | None = None,
     *,
     wanted: Callable[[str], bool] | None = None,
@@ -113,24 +125,66 @@ def load_snapshot(
     """Read a snapshot and check every file that is read.
 
     Args:
-        folder: of the snapshots.
+        folder: of the snapshots, or their address.
         number: of the snapshot; the newest if it is None.
         wanted: tells by its name whether an array is read; None reads all.
 
     Raises:
         InputError: if there is no snapshot, or a file is missing or damaged.
     """
-    folder = Path(folder)
+    folder = path_of(folder)
     if number is None:
         number = max(numbers(folder), default=-1)
         if number < 0:
             raise InputError(f"{folder}: no snapshot; check the folder")
     made = folder / str(number)
+    if isinstance(made, Path):
+        return _load(made, number, wanted)
+    named = wanted or (lambda name: True)
+    with passing_copy(str(made), MANIFEST, lambda file: named(file.removesuffix(".bin"))) as copy:
+        return _load(copy, number, wanted)
+
+
+def _load(made: Path, number: int, wanted: Callable[[str], bool] | None) -> Snapshot:
     manifest = files.read_json(made / MANIFEST)
     _refuse_damaged(made / MANIFEST, manifest)
     known = {k: x for k, x in manifest["files"].items() if wanted is None or wanted(k)}
     arrays = {name: _read(made, name, about) for name, about in known.items()}
     return Snapshot(number, arrays, manifest["extra"])
+
+
+def copy_snapshot(folder: Path, number: int, address: str, *, keep: int = KEEP) -> None:
+    """Copy a snapshot to an address unless it is there, and remove all but the newest few there.
+
+    Snapshots of higher numbers are removed, too: the run went back to this one.
+
+    Args:
+        folder: of the snapshots.
+        number: of the newest one.
+        address: of the copies, as `folder`.
+        keep: complete snapshots that stay.
+
+    Raises:
+        InputError: if the address cannot be written.
+    """
+    there, made = Address(address), folder / str(number)
+    copy = there / str(number)
+    if number not in numbers(there) or _text(copy / MANIFEST) != _text(made / MANIFEST):
+        upload_folder(made, str(copy), MANIFEST)
+    known = sorted(each for each in numbers(there) if each <= number)
+    kept = {str(each) for each in known[-max(keep, 1) :]}
+    for name in _parents(address) - kept:
+        remove_folder(str(there / name), MANIFEST)
+
+
+def _text(file: FilePath) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _parents(address: str, file: str | None = None) -> set[str]:
+    """Return the folders at an address that hold a file of this name, or any file."""
+    found = (name.partition("/") for name in listed_files(address))
+    return {folder for folder, _, rest in found if rest and file in (None, rest)}
 
 
 class SnapshotWriter:
@@ -139,10 +193,15 @@ class SnapshotWriter:
     Args:
         folder: of the snapshots.
         keep: complete snapshots that stay.
+        copies: address to which each snapshot is copied, too; None for none.
+
+    Attributes:
+        problem: why the last snapshot could not be copied; None if it was.
     """
 
-    def __init__(self, folder: Path, *, keep: int = KEEP) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: Path, *, keep: int = KEEP, copies: str | None = None) -> None:
+        self._folder, self._keep, self._copies = folder, keep, copies
+        self.problem: InputError | None = None
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[Path] | None = None
 
@@ -160,9 +219,17 @@ class SnapshotWriter:
             extra: JSON.
         """
         copies = {name: np.array(x) for name, x in arrays.items()}
-        self._writing = self._threads.submit(
-            save_snapshot, self._folder, number, copies, extra, keep=self._keep
-        )
+        self._writing = self._threads.submit(self._save, number, copies, extra)
+
+    def _save(self, number: int, arrays: Mapping[str, Array], extra: Json) -> Path:
+        made = save_snapshot(self._folder, number, arrays, extra, keep=self._keep)
+        self.problem = None
+        if self._copies is not None:
+            try:
+                copy_snapshot(self._folder, number, self._copies, keep=self._keep)
+            except InputError as error:  # the one on the disk is whole
+                self.problem = error
+        return made
 
     def finished(self, *, wait: bool = False) -> int | None:
         """Return the number of a snapshot that is on the disk since the last call, or None.

@@ -7,6 +7,7 @@ import logging
 import os
 from pathlib import Path
 
+from cowclip_merlin.addresses import is_address
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     limits, listening = settings_from(args, ServingLimits), settings_from(args, Listening)
     token = read_token(args.token_file)
-    if args.run_folder is not None and not Path(args.run_folder).is_dir():
+    here = args.run_folder is not None and not is_address(args.run_folder)
+    if here and not Path(args.run_folder).is_dir():
         raise InputError(f"{args.run_folder}: no such folder; check --run")
     lines = logging.StreamHandler()
     lines.setFormatter(log_lines.formatter(args.log_format, "%(asctime)s %(message)s"))

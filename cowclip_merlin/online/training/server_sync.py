@@ -44,7 +44,8 @@ class ServerSync:
         run: Path,
         warn: Callable[[str], None],
     ) -> None:
-        self._run, self._warn, self.syncs = str(run.resolve()), warn, 0
+        self._folder, self._warn, self.syncs = run, warn, 0
+        self._run = settings.snapshots or str(run.resolve())  # where servers load snapshots
         last = last_sync(log)
         if last.run not in (None, self._run):
             raise InputError(
@@ -59,7 +60,7 @@ class ServerSync:
 
     def begin(self, snapshot: int) -> None:
         """Tell servers to load a snapshot, and to follow from there."""
-        write_json(Path(self._run) / _GENERATION, self._generation)
+        write_json(self._folder / _GENERATION, self._generation)
         self._publisher.begin(self._generation, self._run, snapshot)
 
     def due(self) -> bool:

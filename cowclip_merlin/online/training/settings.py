@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cowclip_merlin.addresses import is_address
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 
 
@@ -33,6 +35,12 @@ class StreamSettings(Settings):
     keep_snapshots: int = option(
         2, "newest snapshots to keep, to go on from or back to", metavar="N", at_least=2
     )
+    snapshots: str | None = option(
+        None,
+        "address such as s3://bucket/run: copy the snapshots and their settings there, from where "
+        "servers load them",
+        metavar="ADDRESS",
+    )
     catch_up: int = option(
         1,
         "largest batch, in multiples of --batch-size, while that many events wait; 1: never larger",
@@ -58,3 +66,15 @@ class StreamSettings(Settings):
         "reads the log",
     )
     until_end: bool = option(False, "stop at the end of the log")
+
+    def __post_init__(self) -> None:
+        """Refuse a path where an address has to be.
+
+        Raises:
+            InputError: a value is wrong.
+        """
+        super().__post_init__()
+        if self.snapshots is not None and not is_address(self.snapshots):
+            raise InputError(
+                f"`snapshots` is {self.snapshots!r}; give an address such as s3://bucket/run"
+            )

@@ -6,6 +6,7 @@ import logging
 from contextlib import ExitStack
 from pathlib import Path
 
+from cowclip_merlin.addresses import Address, FilePath, is_address, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
@@ -34,7 +35,7 @@ def train_stream(
     *,
     out: str | Path,
     servers: str | None = None,
-    start: tuple[str | Path, str | Path] | None = None,
+    start: tuple[str | FilePath, str | FilePath] | None = None,
     monitoring: MonitoringSettings | None = None,
 ) -> int:
     """Train on a log of events, and send changes to a log that servers follow.
@@ -63,7 +64,7 @@ def train_stream(
     config = {
         "events": log_identity(events),
         **online_config(settings, columns),
-        "start": [str(Path(path).resolve()) for path in start or ()],
+        "start": [_named(path) for path in start or ()],
     }
     _check_folder(out, config)
     if servers and log_place(events) == log_place(servers):
@@ -79,18 +80,26 @@ def train_stream(
         changes = _check_folder(out, config)  # again: another process may have worked since
         trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
         new = not numbers(out / SNAPSHOTS)
+        if new and stream.snapshots and (Address(stream.snapshots) / CONFIG).exists():
+            raise InputError(f"{stream.snapshots}: holds another run; use another `snapshots`")
         offline = OfflineStart(*start, trainer) if start and new else None
         work = StreamTrainer(
             trainer, source, target, stream, out, log, start=offline and offline.apply
         )
         if changes or not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
+        if stream.snapshots:
+            upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
         _say_what_is_read(log, source.name, target and target.name)
         for change in changes:
             log.info("changed since the start before: %s", change)
         endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
+
+
+def _named(path: str | FilePath) -> str:
+    return str(path if is_address(path) else Path(path).resolve())
 
 
 def _check_folder(out: Path, config: JsonObject) -> list[str]:

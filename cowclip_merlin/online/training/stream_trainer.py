@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from cowclip_merlin.addresses import Address
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
@@ -25,6 +26,7 @@ from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import (
     Snapshot,
     SnapshotWriter,
+    copy_snapshot,
     load_snapshot,
     numbers,
     part_of,
@@ -71,7 +73,9 @@ class StreamTrainer:
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = BatchJournal(folder / "batches")
-        self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=settings.keep_snapshots)
+        copies = settings.snapshots and str(Address(settings.snapshots) / SNAPSHOTS)
+        self._copies, keep = copies, settings.keep_snapshots
+        self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=keep, copies=copies)
         self._report = StatusReport(folder / "metrics.csv", log, self._scores)
         self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
         self._snapshot_timer = Timer(settings.snapshot_every)
@@ -112,6 +116,9 @@ class StreamTrainer:
 
     def _train_on(self) -> None:
         """Train from here on until the end or a signal."""
+        if self._copies:
+            keep = self.settings.keep_snapshots
+            copy_snapshot(self._folder / SNAPSHOTS, self._saved, self._copies, keep=keep)
         if self._servers:
             self._servers.begin(self._saved)
         self._report.begin(self.trained)
@@ -281,7 +288,9 @@ class StreamTrainer:
 
     def _announce(self, number: int) -> None:
         """Tell servers of a snapshot that is on the disk, and trim the log of events."""
-        if self._servers:
+        if (problem := self._snapshots.problem) is not None:
+            self.log.warning("%s; servers are not told of snapshot %s", problem, number)
+        elif self._servers:
             self._servers.snapshot_ends(number)
         if self.settings.trim and len(self._positions) == self.settings.keep_snapshots:
             try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.run_config import load_online_config
@@ -95,11 +95,11 @@ class ServedModel:
         self._rows_lock, self._weights_lock = SharedLock(), SharedLock()
 
     @classmethod
-    def from_snapshot(cls, run: str | Path, number: int, version: Version) -> ServedModel:
+    def from_snapshot(cls, run: str | FilePath, number: int, version: Version) -> ServedModel:
         """Load the model of a run's snapshot, without moments and counters.
 
         Args:
-            run: folder of the run.
+            run: folder of the run, or the address of its copies.
             number: of the snapshot.
             version: that the snapshot has.
 
@@ -109,7 +109,7 @@ class ServedModel:
         from cowclip_merlin.online.training.dense_scorer import DenseScorer
 
         settings, features = load_online_config(run)
-        arrays = load_snapshot(Path(run) / "snapshots", number, wanted=_is_served).arrays
+        arrays = load_snapshot(path_of(run) / "snapshots", number, wanted=_is_served).arrays
         scorer = DenseScorer(settings, features)
         try:
             scorer.restore(arrays, _DENSE)
