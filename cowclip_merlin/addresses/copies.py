@@ -142,6 +142,8 @@ def _download(address: str, listed: Mapping[str, JsonObject], folder: Path) -> N
 
     def get(name: str) -> None:
         target = folder / name
+        if ".." in target.parts:  # it would be outside the folder
+            raise InputError(f"{address}: has a file named {name!r}; remove it")
         target.parent.mkdir(parents=True, exist_ok=True)
         with reaching(f"{address.rstrip('/')}/{name}"):
             files.get_file(f"{root}/{name}", str(target))

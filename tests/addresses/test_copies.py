@@ -56,6 +56,14 @@ def test_a_copy_that_breaks_off_is_none(memory, tmp_path, monkeypatch):
     assert not list((tmp_path / "copies").glob("*/*"))
 
 
+def test_no_file_is_copied_to_another_folder(memory, tmp_path):
+    put(memory, marker=b"1")
+    memory.pipe_file("/a/data/sub/../../../evil", b"abc")
+    with pytest.raises(InputError, match=r"has a file named '.*evil'; remove it"):
+        local_folder(DATA, "marker")
+    assert not list(tmp_path.rglob("evil"))
+
+
 def test_the_marker_goes_first_and_comes_last(memory, monkeypatch):
     put(memory, marker=b"1", rows=b"abc", old=b"-")
     calls = []
