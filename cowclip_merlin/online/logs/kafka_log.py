@@ -9,7 +9,15 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cowclip_merlin.errors import InputError
@@ -22,12 +30,14 @@ from cowclip_merlin.online.logs.kafka_settings import (
     PRODUCER,
     TIMEOUT,
     common_settings,
+    partition_addresses,
 )
 from cowclip_merlin.online.logs.message_log import (
     LogRefused,
     Message,
     MessagesLost,
     Position,
+    SeveralParts,
     numbers_of,
 )
 from cowclip_merlin.online.logs.parts import in_parts
@@ -51,15 +61,15 @@ class KafkaLog:
         create: make the topic, with one partition, if it is not there.
 
     Raises:
-        InputError: the address is wrong, there is no such topic or partition, the topic has
-            several partitions.
+        InputError: the address is wrong, there is no such topic or partition.
+        SeveralParts: the topic has several partitions, and the address names none.
         LogRefused: the server refuses access, or the options of the address are wrong.
         LogUnavailable: the server does not answer.
     """
 
     def __init__(self, url: str, *, create: bool = False) -> None:
         address = parse_address(url, FORM)
-        self.name = address.name
+        self._url, self.name = url, address.name
         topic, _, partition = address.path.partition("/")
         if partition and not (partition.isascii() and partition.isdigit()):
             raise InputError(f"{self.name}: {partition!r} is no partition; give {FORM}")
@@ -111,6 +121,9 @@ class KafkaLog:
         (offset,) = numbers_of(self.name, position, 1)
         return (self._next,) if self._is_at(offset) else position
 
+    def keep_from(self, position: Position) -> None:
+        """Do nothing: the messages of this kind of log have one order."""
+
     def start(self) -> Position:
         """Return the place before the oldest message."""
         with self._errors():
@@ -150,9 +163,10 @@ class KafkaLog:
         elif found.error is not None:
             raise KafkaException(found.error)
         elif single and len(found.partitions) > 1:
-            raise InputError(
+            raise SeveralParts(
                 f"{self.name}: the topic has {len(found.partitions)} partitions, and so no one "
-                f"order; give one of them, such as {self.name}/0, or a topic with one partition"
+                f"order; give one of them, such as {self.name}/0, or a topic with one partition",
+                partition_addresses(self._url, len(found.partitions)),
             )
         elif partition not in found.partitions:
             raise InputError(
@@ -225,7 +239,7 @@ class KafkaLog:
             error = message.error()
             if error is None:
                 self._next = self._gap = message.offset() + 1
-                found.append(Message((self._next,), message.value() or b""))
+                found.append(_read_message(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._seen_end = self._next = max(message.offset(), self._next or 0)
             else:
@@ -297,3 +311,9 @@ class KafkaLog:
         self._admin.poll(0)
         self._next = None  # the consumer may give a message instead
         self._consumer.poll(0)
+
+
+def _read_message(message: KafkaMessage) -> Message:
+    kind, time = message.timestamp()
+    known = None if kind == TIMESTAMP_NOT_AVAILABLE else time
+    return Message((message.offset() + 1,), message.value() or b"", known)

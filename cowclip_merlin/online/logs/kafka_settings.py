@@ -33,6 +33,7 @@ CONSUMER = {
     "max.poll.interval.ms": 86_400_000,
 }
 """Of the consumer, without those of `common_settings`."""
+_QUEUE, _QUEUE_KILOBYTES = "queued.max.messages.kbytes", 1 << 16  # the library's default
 PRODUCER = {
     "acks": "all",
     "enable.idempotence": True,
@@ -55,3 +56,16 @@ def common_settings(address: LogAddress) -> Mapping[str, Json]:
             "?security.protocol=SASL_SSL&sasl.mechanism=PLAIN&sasl.username=...&sasl.password=..."
         )
     return _COMMON | {"bootstrap.servers": address.hosts} | dict(address.options)
+
+
+def partition_addresses(url: str, partitions: int) -> list[str]:
+    """Return the addresses of the partitions of a topic, whose readers share their memory.
+
+    >>> partition_addresses("kafka://h/clicks?acks=all", 2)[1]
+    'kafka://h/clicks/1?acks=all&queued.max.messages.kbytes=32768'
+    """
+    topic, _, options = url.partition("?")
+    if _QUEUE not in options:
+        memory = max(_QUEUE_KILOBYTES // partitions, 1)
+        options += f"{'&' if options else ''}{_QUEUE}={memory}"
+    return [f"{topic.rstrip('/')}/{partition}?{options}" for partition in range(partitions)]

@@ -22,10 +22,12 @@ class Message(NamedTuple):
     Attributes:
         after: the place after the message; reading from there gives the next one.
         value: the message.
+        time: milliseconds since 1970 at which it was appended; None if the log does not know.
     """
 
     after: Position
     value: bytes
+    time: int | None = None
 
 
 class MessagesLost(InputError):
@@ -41,6 +43,18 @@ class LogRefused(InputError):
 
     A password is wrong, for example, or rights are missing.
     """
+
+
+class SeveralParts(InputError):
+    """What was asked for is several logs, each with its own order.
+
+    Attributes:
+        addresses: of each of them.
+    """
+
+    def __init__(self, reason: str, addresses: Sequence[str]) -> None:
+        super().__init__(reason)
+        self.addresses = addresses
 
 
 class MessageLog(Protocol):
@@ -89,6 +103,16 @@ class MessageLog(Protocol):
 
         Returns:
             The position, or a later place: in Kafka, ends of transactions count as messages.
+        """
+
+    def keep_from(self, position: Position) -> None:
+        """Note that nothing before a position is read again.
+
+        Args:
+            position: that the caller has kept.
+
+        Raises:
+            MessagesLost: the log cannot give the same messages in the same order after it again.
         """
 
     def start(self) -> Position:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +12,8 @@ from types import MappingProxyType
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.logs.merging.merged_log import MergedLog
+from cowclip_merlin.online.logs.message_log import MessageLog, SeveralParts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +57,15 @@ def log_forms() -> str:
     return f"{', '.join(first)} or {last}"
 
 
-def open_log(url: str, *, create: bool = False) -> MessageLog:
+def open_log(url: str, *, create: bool = False, order: str | Path | None = None) -> MessageLog:
     """Open a log.
 
     Args:
         url: a folder, or an address whose scheme is in `LOG_KINDS`. The classes there tell its
             options.
         create: make the log if it is not there, as those who append do.
+        order: file of one reader, who then may read a Kafka topic of several partitions: it takes
+            the order in which this reader has merged them. None: such a topic is refused.
 
     Raises:
         InputError: the address is wrong, there is no such log, or a package is missing.
@@ -81,10 +85,38 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         raise InputError(f"{shown_address(url)}: {what}")
     try:
         return LOG_KINDS[scheme].open(url, create=create)
+    except SeveralParts as several:
+        if order is None:
+            raise
+        return _merged(url, several.addresses, Path(order))
     except ImportError as error:
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
+
+
+def open_to_append(url: str) -> MessageLog:
+    """Open a log to append to; partitions of a Kafka topic get messages in turn.
+
+    Args:
+        url: as for `open_log`; the log is made if it is not there.
+
+    Raises:
+        InputError: the address is wrong, or a package is missing.
+        LogUnavailable: the server does not answer.
+    """
+    try:
+        return open_log(url, create=True)
+    except SeveralParts as several:
+        return _merged(url, several.addresses, None)
+
+
+def _merged(url: str, addresses: Sequence[str], order: Path | None) -> MessageLog:
+    with ExitStack() as opened:
+        parts = [opened.enter_context(closing(open_log(each))) for each in addresses]
+        log = MergedLog(parts, name=shown_address(url), order=order)
+        opened.pop_all()
+    return log
 
 
 def log_identity(url: str) -> str:

@@ -131,6 +131,9 @@ class RedisLog:
         """Return the position: this kind of log has no gaps."""
         return position
 
+    def keep_from(self, position: Position) -> None:
+        """Do nothing: the messages of this kind of log have one order."""
+
     def start(self) -> Position:
         """Return the place before the oldest message."""
         with self._errors():

@@ -1,10 +1,12 @@
-"""The three kinds of log, each as a function that opens a log at a new address or an old one."""
+"""All kinds of log, each as a function that opens a log at a new address or an old one."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.open_log import open_log
 
 NUMBERS = itertools.count()
@@ -12,6 +14,8 @@ NUMBERS = itertools.count()
 
 class Kind:
     """Opens logs of one kind; `trims` says whether its server can; examples for hypothesis."""
+
+    in_one_piece = True  # `trim` leaves the last messages; it may leave others of a merged log
 
     def __init__(self, new_url, *, trims=True, examples=20):
         self.new_url, self.trims, self.examples = new_url, trims, examples
@@ -22,14 +26,25 @@ class Kind:
         return FileLog(url, create=create, segment_bytes=500)  # so that there are several files
 
 
+class MergedKind(Kind):
+    """Opens three logs in folders as one, which takes them strictly in turn."""
+
+    in_one_piece = False
+
+    def open(self, url, create=False):
+        parts = [super(MergedKind, self).open(f"{url}/{i}", create) for i in range(3)]
+        return MergedLog(parts, name=url, order=Path(url) / "order.txt", turn=1)
+
+
 SERVERS = [pytest.param(name, marks=pytest.mark.system) for name in ("redis", "kafka")]
 
 
-@pytest.fixture(scope="session", params=["files", *SERVERS])
+@pytest.fixture(scope="session", params=["files", "merged", *SERVERS])
 def kind(request, tmp_path_factory):
-    if request.param == "files":
+    if request.param in ("files", "merged"):
         base = tmp_path_factory.mktemp("logs")
-        return Kind(lambda: str(base / f"log-{next(NUMBERS)}"))
+        kind_of = Kind if request.param == "files" else MergedKind
+        return kind_of(lambda: str(base / f"log-{next(NUMBERS)}"))
     server = request.getfixturevalue(f"{request.param}_server")
     # tansu 0.6.0 has no DeleteRecords; the first message of a producer takes half a second.
     more = {"trims": False, "examples": 4} if request.param == "kafka" else {}

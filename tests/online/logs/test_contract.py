@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -80,7 +81,11 @@ class Model:
         start, end = self.log.start(), self.log.end()
         assert end == self.places[-1] and start[0] <= self.trimmed
         assert lag(start, end) == len(self.values) - start[0]
-        assert [m.value for m in read_all(self.log, start)] == self.values[start[0] :]
+        read = [m.value for m in read_all(self.log, start)]
+        assert len(read) == end[0] - start[0]
+        assert not Counter(self.values[self.trimmed :]) - Counter(read)
+        if self.kind.in_one_piece:
+            assert read == self.values[start[0] :]
         assert self.log.read(end, 5) == []
 
 
@@ -110,6 +115,8 @@ for number in range(30):
 
 @pytest.mark.system
 def test_several_processes_append_at_once(kind):
+    if not kind.in_one_piece:
+        pytest.skip("messages of one writer have no order in a merged log")
     url = kind.new_url()
     log = kind.open(url, create=True)
     writers = [

@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Producer
 
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.joining.run_join import join_logs
@@ -107,6 +107,7 @@ class Entry:
     def __init__(self, offset, error=None):
         self.offset, self.error = lambda: offset, lambda: error
         self.value = lambda: b"%d" % offset
+        self.timestamp = lambda: (TIMESTAMP_NOT_AVAILABLE, 0)
 
 
 @pytest.mark.parametrize("most", [1, 2, 99])

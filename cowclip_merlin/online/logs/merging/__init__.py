@@ -1,0 +1,1 @@
+"""Several logs as one."""

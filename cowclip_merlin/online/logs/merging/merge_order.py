@@ -1,0 +1,152 @@
+"""The order in which messages of several logs were merged, in a file, so that it is repeated.
+
+[[0], [12], [7]]     the place in each log where the order begins
+1 15                 then messages of log 1 up to its place (15,)
+0 3                  then messages of log 0 up to its place (3,)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.system.files import atomic_write
+
+Places = tuple[Position, ...]
+"""A place in each log."""
+
+MANY = 10_000
+"""Lines that are no longer needed before the file is written again without them."""
+
+
+class Run(NamedTuple):
+    """Messages of one log that follow each other in the merged order.
+
+    Attributes:
+        part: number of the log.
+        until: the place there after the last of them.
+    """
+
+    part: int
+    until: Position
+
+    def line(self) -> str:
+        """Return its line in the file."""
+        return f"{self.part} {' '.join(map(str, self.until))}\n"
+
+
+class MergeOrder:
+    """What is known of the order. Each run survives the death of the process after `add`.
+
+    Args:
+        file: to read, and to append to; None keeps the order in memory only.
+
+    Raises:
+        InputError: the file is damaged.
+
+    Attributes:
+        base: where the order begins; None: nothing is known.
+        runs: what follows there.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._stream: IO[str] | None = None
+        self.base: Places | None = None
+        self.runs: list[Run] = []
+        if file is not None and file.exists():
+            self._load(file)
+
+    def find(self, places: Places) -> int | None:
+        """Return the number of the run in which, or before which, some places are.
+
+        Args:
+            places: in all logs.
+
+        Returns:
+            The number of runs if the places are after the last one; None if the order does not
+            pass them.
+        """
+        if self.base is None:
+            return None
+        zeros = [(0,) * len(places[0])] * (len(places) - len(self.base))
+        now = [*self.base, *zeros]  # of logs that came later
+        wanted, total = _count(places), _count(now)
+        for index, (part, until) in enumerate(self.runs):
+            if part >= len(now):
+                return None
+            total += until[0] - now[part][0]
+            if total >= wanted:
+                others = [*now[:part], places[part], *now[part + 1 :]]
+                is_here = others == list(places) and now[part] <= places[part] <= until
+                return index if is_here else None
+            now[part] = until
+        return len(self.runs) if now == list(places) else None
+
+    def begin(self, places: Places) -> None:
+        """Forget what is known, and begin at some places."""
+        self._replace(places, [])
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Keep what follows."""
+        if self._file is not None:
+            if self._stream is None:
+                self._stream = self._file.open("a", encoding="utf-8")
+            self._stream.writelines(run.line() for run in runs)
+            self._stream.flush()
+        self.runs += runs
+
+    def forget(self, index: int, places: Places) -> bool:
+        """Forget the runs before some places, if there are many.
+
+        Args:
+            index: what `find` returns for them.
+            places: in all logs.
+        """
+        if index >= MANY:
+            self._replace(places, self.runs[index:])
+        return index >= MANY
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _replace(self, base: Places, runs: list[Run]) -> None:
+        self.close()
+        self.base, self.runs = base, runs
+        if self._file is not None:
+            with atomic_write(self._file) as temporary, temporary.open("w") as stream:
+                stream.write(json.dumps(base) + "\n")
+                stream.writelines(run.line() for run in runs)
+
+    def _load(self, file: Path) -> None:
+        whole, _, rest = file.read_bytes().rpartition(b"\n")
+        first, *lines = whole.decode("utf-8", "replace").split("\n")
+        try:
+            base = tuple(tuple(map(int, place)) for place in json.loads(first))
+        except (ValueError, TypeError):
+            base = ()
+        if not base or not all(re.fullmatch(r"\d+( \d+)+", line) for line in lines):
+            raise InputError(
+                f"{file}: damaged; it is the order in which messages were read: remove it, and "
+                "set `on_restart` skip to go on with the newest messages"
+            )
+        runs = []
+        for line in lines:
+            part, *until = map(int, line.split())
+            runs.append(Run(part, tuple(until)))
+        self.base, self.runs = base, runs
+        if rest:  # of a line that a killed process has left unfinished
+            self._replace(base, runs)
+
+
+def _count(places: Sequence[Position]) -> int:
+    """The messages before some places."""
+    return sum(place[0] for place in places)
