@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from cowclip_merlin.addresses import Address, FilePath, is_address, upload_file
@@ -25,6 +25,9 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, ti
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.types import JsonObject
+
+ORDER = "order.txt"
+"""File of a run: in which order it has read the partitions of a Kafka topic."""
 
 
 def train_stream(
@@ -71,7 +74,7 @@ def train_stream(
         raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     with ExitStack() as stack:
         endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
-        source = open_log(events)
+        source = stack.enter_context(closing(open_log(events, order=out / ORDER)))
         target = open_log(servers, create=True) if servers else None
         set_up_tensorflow(settings.run.seed, "cpu")
         stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
@@ -110,7 +113,7 @@ def _check_folder(out: Path, config: JsonObject) -> list[str]:
         return changes_of_run(out, read_json(known), config)
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
-    refuse_other_files(out, ("train.log",))
+    refuse_other_files(out, ("train.log", ORDER))
     return []
 
 

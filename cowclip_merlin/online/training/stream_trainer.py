@@ -169,6 +169,7 @@ class StreamTrainer:
         if self.settings.on_restart == "skip":
             self._skip(position)
             return
+        self._events.keep_from(position)
         self.log.info("resumed after %s events", f"{self.trained:,}")
         batches = self._journal.after(snapshot.number)
         refused = {place for batch in batches for place in batch.refused}
@@ -292,7 +293,10 @@ class StreamTrainer:
             self.log.warning("%s; servers are not told of snapshot %s", problem, number)
         elif self._servers:
             self._servers.snapshot_ends(number)
-        if self.settings.trim and len(self._positions) == self.settings.keep_snapshots:
+        if len(self._positions) < self.settings.keep_snapshots:
+            return
+        self._events.keep_from(self._positions[0])
+        if self.settings.trim:
             try:
                 self._events.trim(self._positions[0])
             except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps

@@ -13,7 +13,7 @@ from log_servers import KafkaServer
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.logs.open_log import open_log, open_to_append
 from cowclip_merlin.system.ports import free_ports
 
 pytestmark = pytest.mark.system
@@ -45,12 +45,49 @@ def later(call):
                 raise
 
 
-def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
+def topic_with(partitions, server):
+    """The address of a new topic with so many partitions."""
     name = f"many-{next(NUMBERS)}"
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka_server.port}"})
-    made = admin.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)])
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+    made = admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])
     made[name].result(10)
-    url, _, options = kafka_server.url(name).partition("?")
+    return server.url(name)
+
+
+def test_the_partitions_of_a_topic_are_read_in_an_order_that_is_repeated(kafka_server, tmp_path):
+    url = topic_with(3, kafka_server)
+    values = [b"%d" % i for i in range(300)]
+    writer, reader = open_to_append(url), open_log(url, order=tmp_path / "order")
+    assert reader.read(reader.start(), 9, wait=0.05) == [] and reader.past_gaps((0,)) == (0,)
+    place, found = reader.start(), []
+    for first in range(0, 300, 50):
+        writer.append(values[first : first + 50])
+        found += reader.read(place, 40, wait=30)
+        place = found[-1].after
+    while part := reader.read(place, 40):
+        found += part
+        place = part[-1].after
+    assert sorted(m.value for m in found) == sorted(values) and place == reader.end()
+    assert [m.after[0] for m in found] == [*range(1, 301)] and place == (300, 100, 100, 100)
+    assert abs(found[0].time / 1000 - time.time()) < 600
+    reader.close()
+    again = open_log(url, order=tmp_path / "order")
+    again.keep_from(found[119].after)
+    repeated, place = [], found[119].after
+    while part := again.read(place, 33):
+        repeated += part
+        place = part[-1].after
+    assert repeated == found[120:]
+    thread = threading.Timer(0.2, lambda: writer.append([b"late"]))
+    thread.start()
+    assert [m.value for m in again.read(place, 5, wait=60)] == [b"late"]
+    thread.join()
+    for each in (writer, again):
+        each.close()
+
+
+def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
+    url, _, options = topic_with(3, kafka_server).partition("?")
     for create in (False, True):
         with pytest.raises(InputError, match=rf"3 partitions, .* {url}/0") as told:
             open_log(url, create=create)

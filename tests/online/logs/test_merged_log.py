@@ -233,7 +233,7 @@ def test_an_order_that_is_lost_is_one_line(tmp_path):
     log.close()
     file.write_text("[[0], [0]]\n1 x\n1 2\n")
     with pytest.raises(InputError, match=r"damaged.*skip"):
-        merged(parts, file)
+        merged(parts, file).start()
 
 
 def test_lost_messages_and_a_log_that_is_away(tmp_path):

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class MergedLog:
         turn: messages of one log at most before another one may follow.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: later: the file is damaged.
         LogUnavailable: the server does not answer.
 
     >>> import tempfile
@@ -61,7 +62,7 @@ class MergedLog:
     ) -> None:
         self.name, self._parts, self._turn = name, parts, turn
         self._zero: Position = (0,) * len(parts[0].start())
-        self._order = MergeOrder(order)
+        self._file = order
         self._ahead = [_Ahead(part, self._zero) for part in parts]
         self._next: int | None = None  # the log that the next message is appended to
         self._at: tuple[Position, int] | None = None  # a position, and what `find` returns for it
@@ -153,7 +154,13 @@ class MergedLog:
         with ExitStack() as stack:
             for part in self._parts:
                 stack.callback(part.close)
-            stack.callback(self._order.close)
+            if "_order" in vars(self):
+                stack.callback(self._order.close)
+
+    @cached_property
+    def _order(self) -> MergeOrder:
+        """Read when it is first needed: by then, the user has locked the folder of the file."""
+        return MergeOrder(self._file)
 
     def _position(self, places: Sequence[Position]) -> Position:
         last = max((i for i, place in enumerate(places) if any(place)), default=0)
