@@ -158,6 +158,7 @@ class Joiner:
             if watermark is not None:
                 self._matching.advance(watermark)
             self._save()
+        source.log.keep_from(source.position)
         self.deliver()
 
     def skip(self, name: str, position: Position) -> None:

@@ -40,7 +40,8 @@ def join_logs(
         to: log of examples to write, like `impressions`.
         features: features file, or the columns read from it; with a key.
         settings: of the join.
-        state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
+        state: file of the state. Beside it are `STATE.log`, the files of damaged messages, and the
+            orders in which partitions of Kafka topics were read.
         until_end: stop at the ends that the logs have now, and end all windows.
         trim: remove messages from both logs when they were joined.
         monitoring: how others watch the join; None for the defaults.
@@ -59,7 +60,10 @@ def join_logs(
     damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
     with ExitStack() as stack:
         endpoint = stack.enter_context(monitoring.endpoint("cowclip_join", METRICS))
-        logs = [stack.enter_context(closing(open_log(each))) for each in (impressions, actions)]
+        logs = [
+            stack.enter_context(closing(open_log(url, order=f"{state}.order-{kind}")))
+            for kind, url in (("impressions", impressions), ("actions", actions))
+        ]
         logs.append(stack.enter_context(closing(open_log(to, create=True))))
         store = stack.enter_context(closing(JoinStore(state)))
         lines = run_logger(Path(f"{state}.log"), log_format=monitoring.log_format)

@@ -43,6 +43,9 @@ class ListLog:
     def past_gaps(self, position):
         return position
 
+    def keep_from(self, position):
+        pass
+
     def start(self):
         return (0,)
 

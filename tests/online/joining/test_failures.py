@@ -1,5 +1,6 @@
 """Killed anywhere, the join writes each example once."""
 
+import json
 import random
 import resource
 import signal
@@ -30,6 +31,7 @@ from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs import retrying
 from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 
 STATEMENTS = ("add_impressions", "set_status", "add_clicks", "remove_clicks", "forget_impressions",
@@ -134,6 +136,42 @@ def test_killed_again_and_again(tmp_path, small_batches):
     assert kills > 10
     expected, expected_counts = merged.join(impressions, clicks, SETTINGS)
     assert examples_of(logs[2]) == expected
+    assert counts == expected_counts
+
+
+def test_partitions_killed_again_and_again(tmp_path, small_batches):
+    """As a join of two logs that have the messages in the order in which they were merged."""
+    kinds, draw, kills = ("impressions", "actions"), random.Random(4), 0
+    parts = {kind: [ListLog(name=kind) for _ in range(3)] for kind in kinds}
+    for kind, source in zip(kinds, logs_of(*stream(2, 500, SETTINGS))):
+        for value in source.values:
+            draw.choices(parts[kind], [1, 2, 5])[0].values.append(value)
+    examples = ListLog(name="examples")
+
+    def opened():
+        return [MergedLog(parts[k], name=k, order=tmp_path / k, turn=3) for k in kinds]
+
+    for _ in range(1000):
+        killer = Killer(draw.randrange(1, 35))
+        examples.before_append = examples.after_append = killer
+        patch = patched(killer)
+        try:
+            counts = run_to_end((*opened(), examples), SETTINGS, tmp_path)
+            break
+        except Killed:
+            kills += 1
+        finally:
+            patch.undo()
+    assert kills > 30
+    merged_order = []
+    for log in opened():
+        messages, place = [], (0,)
+        while found := log.read(place, 100):
+            messages += [json.loads(message.value) for message in found]
+            place = found[-1].after
+        merged_order.append([(message["request"], message["time"]) for message in messages])
+    expected, expected_counts = merged.join(*merged_order, SETTINGS)
+    assert examples_of(examples) == expected
     assert counts == expected_counts
 
 
