@@ -236,6 +236,23 @@ def test_an_order_that_is_lost_is_one_line(tmp_path):
         merged(parts, file).start()
 
 
+def test_a_power_failure_that_cost_the_newest_lines(tmp_path):
+    """A snapshot is on the disk, but the order up to its place is not."""
+    parts, file = [GapLog(), GapLog(), GapLog()], tmp_path / "order.txt"
+    log = merged(parts, file, turn=1)
+    log.append([b"%d" % i for i in range(9)])
+    first, _, third, *_ = log.read(log.start(), 9)
+    log.close()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:2]))
+    log = merged(parts, file, turn=1)
+    log.keep_from(third.after)
+    rest = read_all(log, third.after)
+    assert len(rest) == 6 and read_all(merged(parts, file), third.after) == rest
+    with pytest.raises(MessagesLost, match=r"order .* is not known"):
+        merged(parts, file).keep_from(first.after)
+
+
 def test_lost_messages_and_a_log_that_is_away(tmp_path):
     parts, file = [GapLog("part 0"), GapLog("part 1")], tmp_path / "order.txt"
     log = merged(parts, file, turn=1)

@@ -74,8 +74,7 @@ class MergeOrder:
         """
         if self.base is None:
             return None
-        zeros = [(0,) * len(places[0])] * (len(places) - len(self.base))
-        now = [*self.base, *zeros]  # of logs that came later
+        now = self._base_of(places)
         wanted, total = _count(places), _count(now)
         for index, (part, until) in enumerate(self.runs):
             if part >= len(now):
@@ -87,6 +86,14 @@ class MergeOrder:
                 return index if is_here else None
             now[part] = until
         return len(self.runs) if now == list(places) else None
+
+    def is_before(self, places: Places) -> bool:
+        """Return whether all runs end before some places; False if there are none.
+
+        So it is after a power failure, which may cost the newest lines of the file.
+        """
+        ends = dict(enumerate(self._base_of(places))) | dict(self.runs)
+        return bool(self.runs) and all(ends[i] <= place for i, place in enumerate(places))
 
     def begin(self, places: Places) -> None:
         """Forget what is known, and begin at some places."""
@@ -117,6 +124,11 @@ class MergeOrder:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def _base_of(self, places: Places) -> list[Position]:
+        """Where the order begins in each log; logs that came later begin with their start."""
+        base = list(self.base or ())
+        return base + [(0,) * len(places[0])] * (len(places) - len(base))
 
     def _replace(self, base: Places, runs: list[Run]) -> None:
         self.close()

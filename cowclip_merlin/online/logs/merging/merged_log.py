@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 from cowclip_merlin.online.logs.merging.merge_order import MergeOrder, Places, Run
+from cowclip_merlin.online.logs.merging.read_ahead import ReadAhead
 from cowclip_merlin.online.logs.message_log import Message, MessageLog, MessagesLost, Position
 
 TURN = 64
@@ -63,7 +63,7 @@ class MergedLog:
         self.name, self._parts, self._turn = name, parts, turn
         self._zero: Position = (0,) * len(parts[0].start())
         self._file = order
-        self._ahead = [_Ahead(part, self._zero) for part in parts]
+        self._ahead = [ReadAhead(part, self._zero) for part in parts]
         self._next: int | None = None  # the log that the next message is appended to
         self._at: tuple[Position, int] | None = None  # a position, and what `find` returns for it
         self._read_from: Position | None = None  # of the last read, if it found nothing
@@ -125,6 +125,9 @@ class MergedLog:
         index = self._find(position, places)
         if index is None and self._order.base is None and len(position) == len(self._zero):
             return  # other logs were added to a single one since
+        if index is None and self._order.is_before(places):
+            self._order.begin(places)
+            return
         if index is None:
             raise MessagesLost(
                 f"{self.name}: the order of the messages after {position[0]:,} is not known; the "
@@ -163,10 +166,9 @@ class MergedLog:
         return MergeOrder(self._file)
 
     def _position(self, places: Sequence[Position]) -> Position:
-        last = max((i for i, place in enumerate(places) if any(place)), default=0)
-        if last == 0:
-            return places[0]
-        begun = places[: last + 1]
+        begun = places[: _begun(places)]
+        if len(begun) == 1:
+            return begun[0]
         return sum(place[0] for place in begun), *chain.from_iterable(begun)
 
     def _places(self, position: Position) -> list[Position]:
@@ -218,7 +220,9 @@ class MergedLog:
             if places[part] == until:
                 index += 1
             elif ahead.fill(places[part], most) and ahead.messages[0].after <= until:
-                found.append(self._take(part, places))
+                turn = islice(ahead.messages, most - len(found))
+                within = takewhile(lambda message, until=until: message.after <= until, turn)
+                found += self._take(part, places, list(within))
             else:  # up to there is a gap
                 self._check_end(part, until)
                 places[part] = ahead.place = until
@@ -250,17 +254,28 @@ class MergedLog:
                 break
             part, ahead = heads[0][2], self._ahead[heads[0][2]]
             newest = heads[1][0] + SLACK if len(heads) > 1 else float("inf")
-            for _ in range(min(self._turn, most - len(found), len(ahead.messages))):
-                if (ahead.messages[0].time or 0) > newest:
-                    break
-                found.append(self._take(part, places))
+            turn = islice(ahead.messages, min(self._turn, most - len(found)))
+            old = takewhile(lambda message, newest=newest: (message.time or 0) <= newest, turn)
+            found += self._take(part, places, list(old))
             runs.append(Run(part, places[part]))
         return found, runs
 
-    def _take(self, part: int, places: list[Position]) -> Message:
-        message = self._ahead[part].pop()
-        places[part] = message.after
-        return Message(self._position(places), message.value, message.time)
+    def _take(
+        self, part: int, places: list[Position], messages: Sequence[Message]
+    ) -> Iterator[Message]:
+        """Take the next messages of one log; the others stay where they are."""
+        self._ahead[part].pop(len(messages))
+        places[part] = messages[-1].after
+        begun = _begun(places)
+        if begun == 1:
+            return iter(messages)
+        first, later = places[:part], places[part + 1 : begun]
+        count = sum(place[0] for place in (*first, *later))
+        head, tail = tuple(chain.from_iterable(first)), tuple(chain.from_iterable(later))
+        return (
+            Message((count + after[0], *head, *after, *tail), value, time)
+            for after, value, time in messages
+        )
 
     def _wait(self, places: Sequence[Position], seconds: float) -> None:
         """Wait for a message of any log."""
@@ -270,35 +285,6 @@ class MergedLog:
                 return
 
 
-class _Ahead:
-    """Messages of one log that were read and not taken yet.
-
-    Attributes:
-        place: before them.
-        messages: in order.
-        is_dry: do not ask the log again.
-    """
-
-    def __init__(self, log: MessageLog, place: Position) -> None:
-        self._log, self.place, self.is_dry = log, place, False
-        self.messages: deque[Message] = deque()
-
-    def is_empty_at(self, place: Position) -> bool:
-        """Whether the log was read up to a place, and nothing beyond."""
-        return self.place == place and not self.messages
-
-    def fill(self, place: Position, most: int, wait: float = 0.0) -> bool:
-        """Return whether there are messages after a place, and read some if need be."""
-        if self.place != place:
-            self.messages.clear()
-            self.place, self.is_dry = place, False
-        if not self.messages and not self.is_dry:
-            self.messages.extend(self._log.read(place, most, wait))
-            self.is_dry = len(self.messages) < most
-        return bool(self.messages)
-
-    def pop(self) -> Message:
-        """Take the first message."""
-        message = self.messages.popleft()
-        self.place = message.after
-        return message
+def _begun(places: Sequence[Position]) -> int:
+    """The logs up to the last one that was begun, at least one."""
+    return max((i for i, place in enumerate(places, start=1) if any(place)), default=1)
