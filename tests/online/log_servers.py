@@ -117,3 +117,12 @@ class KafkaServer(LogServer):
     def url(self, name: str) -> str:
         # tansu 0.6.0 counts a batch as one message when it is asked for the end of a topic.
         return f"kafka://127.0.0.1:{self.port}/{name}?batch.num.messages=1"
+
+    def topic(self, name: str, partitions: int) -> str:
+        """Make a topic with so many partitions, and return its address."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.port}"})
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1)
+        admin.create_topics([new])[name].result(10)
+        return self.url(name)

@@ -157,30 +157,26 @@ def test_prometheus_and_collectors_can_watch_it(folder, capsys, monkeypatch):
 @pytest.mark.system
 def test_joins_topics_of_several_partitions(folder, kafka_server, capsys):
     """As the join of two logs with the messages in the orders beside the state."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka_server.port}"})
     topics, given = {"impressions": 3, "actions": 2}, []
     for name, source in zip(topics, stream(1, 300, SETTINGS)):
-        new = NewTopic(f"join-{name}", num_partitions=topics[name], replication_factor=1)
-        admin.create_topics([new])[new.topic].result(10)
-        log = open_to_append(kafka_server.url(new.topic))
+        url = kafka_server.topic(f"parted-{name}", topics[name])
+        log = open_to_append(url)
         make = impression if name == "impressions" else click
         for first in range(0, len(source), 20):
             log.append([make(*each) for each in source[first : first + 20]])
         log.close()
-        given += [f"--{name}", kafka_server.url(new.topic)]
+        given += [f"--{name}", url]
     assert main(words(folder, "--until-end", *given)) == 0
     orders = []
     for name in topics:
-        url = kafka_server.url(f"join-{name}")
+        url = kafka_server.url(f"parted-{name}")
         log = open_log(url, order=folder / f"state.order-{name}")
         rows = [json.loads(message.value) for message in log.read((0,), 10**6)]
         orders.append([(row["request"], row["time"]) for row in rows])
         log.close()
     assert examples_in(folder) == merged.join(*orders, SETTINGS)[0] != []
     state = str(folder / "other")
-    to = kafka_server.url("join-impressions")
+    to = kafka_server.url("parted-impressions")
     assert main(words(folder, *given, "--to", to, "--state", state)) == 2
     told = capsys.readouterr().err
     assert "3 partitions" in told and told.count("\n") == 1

@@ -8,7 +8,6 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from log_servers import KafkaServer
 
 from cowclip_merlin.errors import InputError
@@ -45,17 +44,8 @@ def later(call):
                 raise
 
 
-def topic_with(partitions, server):
-    """The address of a new topic with so many partitions."""
-    name = f"many-{next(NUMBERS)}"
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-    made = admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])
-    made[name].result(10)
-    return server.url(name)
-
-
 def test_the_partitions_of_a_topic_are_read_in_an_order_that_is_repeated(kafka_server, tmp_path):
-    url = topic_with(3, kafka_server)
+    url = kafka_server.topic(f"many-{next(NUMBERS)}", 3)
     values = [b"%d" % i for i in range(300)]
     writer, reader = open_to_append(url), open_log(url, order=tmp_path / "order")
     assert reader.read(reader.start(), 9, wait=0.05) == [] and reader.past_gaps((0,)) == (0,)
@@ -87,7 +77,7 @@ def test_the_partitions_of_a_topic_are_read_in_an_order_that_is_repeated(kafka_s
 
 
 def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
-    url, _, options = topic_with(3, kafka_server).partition("?")
+    url, _, options = kafka_server.topic(f"many-{next(NUMBERS)}", 3).partition("?")
     for create in (False, True):
         with pytest.raises(InputError, match=rf"3 partitions, .* {url}/0") as told:
             open_log(url, create=create)

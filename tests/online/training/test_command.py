@@ -11,6 +11,7 @@ from streams import log_of, messages
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.open_log import open_log, open_to_append
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
@@ -45,6 +46,20 @@ def test_trains_and_goes_on(folder, capsys):
     rows = (folder / "RUN/metrics.csv").read_text().splitlines()
     assert len(rows) == 3 and rows[-1].split(",")[1] == "300"
     assert json.loads((folder / "RUN/generation.json").read_text()) == 2
+
+
+@pytest.mark.system
+def test_trains_on_the_partitions_of_a_topic_and_goes_on(folder, kafka_server, capsys):
+    url = kafka_server.topic("trained", 3)
+    log = open_to_append(url)
+    for first, end, trained in ((0, 200, 200), (200, 300, 300)):
+        log.append(messages(range(first, end)))
+        assert train(**{"from": url}) == 0
+        assert f"trained {trained} events: RUN" in capsys.readouterr().out
+    reader = open_log(url, order=folder / "RUN/order.txt")
+    reader.keep_from((200, 67, 67, 66))  # the end of the first training
+    reader.close()
+    log.close()
 
 
 @pytest.mark.parametrize(
