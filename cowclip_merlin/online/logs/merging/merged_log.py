@@ -127,6 +127,7 @@ class MergedLog:
             return  # other logs were added to a single one since
         if index is None and self._order.is_before(places):
             self._order.begin(places)
+            self._at = None
             return
         if index is None:
             raise MessagesLost(
