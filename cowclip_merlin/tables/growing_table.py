@@ -19,8 +19,9 @@ from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
-from cowclip_merlin.tables.id_map import IdMap, IdsOrArray, checked_ids, checked_pairs, in_form_of
+from cowclip_merlin.tables.id_map import IdMap, checked_pairs
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import ColumnFields, IdsOrArray
 from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.tables.loops.batch_loops import NewIds
 from cowclip_merlin.tables.loops.index_cells import cells_for
@@ -86,13 +87,15 @@ class GrowingTable:
         self.fields, self.memory, self.capacity = tuple(fields), tuple(memory), capacity
         self.max_rows = capacity - len(fields) if max_rows is None else max_rows
         self.bounded, self.absent = max_rows is not None, absent
-        self.field_of_column = None if field_of_column is None else tuple(field_of_column)
         self._refuse_wrong()
+        columns = None if field_of_column is None else tuple(field_of_column)
+        self._columns = ColumnFields(len(fields), columns)
         cells = index_cells or (cells_for(self.max_rows) if self.bounded else 16)
         self._id_map = IdMap(len(fields), capacity, cells=cells)
         self._held = np.empty(0, np.int32)
         self._initialize_absent()
         self._parts = TableParts(
+            columns=self._columns,
             id_map=self._id_map,
             admission=new_admission(
                 [rules.admit for rules in fields],
@@ -120,12 +123,6 @@ class GrowingTable:
                 f"max_rows is {self.max_rows} at capacity {self.capacity}; give 1 to {most}, as "
                 f"{len(self.fields)} rows are those of absent ids"
             )
-        numbers = range(len(self.fields))
-        if set(numbers if self.field_of_column is None else self.field_of_column) != set(numbers):
-            raise InputError(
-                f"field_of_column is {self.field_of_column}; give each of the {len(self.fields)} "
-                "fields at least one column"
-            )
         if any(len(rows.w) != self.capacity for rows in self.memory):
             raise InputError(f"capacity is {self.capacity}, but a table has other rows")
 
@@ -133,6 +130,11 @@ class GrowingTable:
     def num_fields(self) -> int:
         """F."""
         return len(self.fields)
+
+    @property
+    def field_of_column(self) -> tuple[int, ...] | None:
+        """The number of the field of each column of ids; None: column f is field f."""
+        return self._columns.of_column
 
     @property
     def num_rows(self) -> int:
@@ -152,7 +154,7 @@ class GrowingTable:
         rows.
 
         Args:
-            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
+            ids: int64, as `Ids` or an array [b, columns]; the rows have the same form.
             now: event times in whole seconds, [b] or one for all, 0 to 2^32 - 1.
             beside_step: whether a step runs. The check that TensorFlow has not moved the tables
                 then has to wait for `check_memory`.
@@ -160,7 +162,7 @@ class GrowingTable:
         Raises:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
-        checked, places = self._by_field(ids)
+        checked, places = self._columns.split(ids)
         if not beside_step:
             self.check_memory()
         times = expiry.event_times(now, checked.num_rows)
@@ -170,13 +172,7 @@ class GrowingTable:
         new_rows = self._create(new, batch.rows)
         batch_loops.finish_rows(self._id_map.cells, batch, last_seen, new_rows)
         self._note_changed(batch.rows)
-        return in_form_of(ids, _put(batch.rows, places))
-
-    def _by_field(self, ids: Ids | Array) -> tuple[Ids, Array | None]:
-        """Return the ids by field; and where they were, if columns share a field."""
-        if self.field_of_column is None:
-            return checked_ids(ids, self.num_fields), None
-        return checked_ids(ids, len(self.field_of_column)).by_field(self.field_of_column)
+        return self._columns.join(ids, batch.rows, places)
 
     def last_seen(self, rows: Array) -> Array:
         """Latest event time of the ids of rows, uint32 of the rows' shape; not of absent ids.
@@ -216,10 +212,10 @@ class GrowingTable:
         Nothing is counted or created.
 
         Args:
-            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
+            ids: int64, as `Ids` or an array [b, columns]; the rows have the same form.
         """
-        checked, places = self._by_field(ids)
-        return in_form_of(ids, _put(batch_loops.look_up(self._id_map, checked), places))
+        checked, places = self._columns.split(ids)
+        return self._columns.join(ids, batch_loops.look_up(self._id_map, checked), places)
 
     def hold(self, rows: Ids | Array) -> None:
         """Keep the ids of these rows until the next call, as a running step uses the rows.
@@ -338,12 +334,3 @@ class GrowingTable:
         for log in self._parts.changes:
             log.add_gone(dropped)
         return len(dropped.ids)
-
-
-def _put(rows: Array, places: Array | None) -> Array:
-    """Return rows in the order of the ids, whose places are given unless it is their order."""
-    if places is None:
-        return rows
-    ordered = np.empty_like(rows)
-    ordered[places] = rows
-    return ordered

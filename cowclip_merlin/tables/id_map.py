@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.loops import index_cells
@@ -20,8 +19,6 @@ from cowclip_merlin.tables.loops.index_cells import (
 )
 from cowclip_merlin.tables.loops.memory import zeros
 from cowclip_merlin.types import Array
-
-IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
 
 NO_FIELD = 0xFFFF
 """The field of a row that no id has."""
@@ -242,31 +239,6 @@ class IdMap:
 
 def _pairs(fields: Array, ids: Array) -> tuple[Array, Array]:
     return np.ascontiguousarray(fields, np.int64), np.ascontiguousarray(ids, np.int64)
-
-
-def checked_ids(ids: Ids | Array, num_fields: int) -> Ids:
-    """Ids of a batch, int64; an array [b, F] has one id in every row and column.
-
-    Raises:
-        InputError: they have another shape, or the lengths do not fit.
-    """
-    values, lengths = ids if isinstance(ids, Ids) else (ids, None)
-    values = np.ascontiguousarray(values, np.int64)
-    shape = values.shape if lengths is None else lengths.shape
-    if len(shape) != 2 or shape[1] != num_fields:
-        raise InputError(f"ids have shape {shape}; give [rows, {num_fields}]")
-    if lengths is not None and (values.shape != (lengths.sum(),) or lengths.min(initial=0) < 0):
-        raise InputError(f"the lengths of {values.shape} ids are {lengths.sum()} in all")
-    return Ids(values, lengths)
-
-
-def in_form_of(ids: IdsOrArray, rows: Array) -> IdsOrArray:
-    """Rows of ids [m] in the form of the ids: `Ids`, or an array of the same shape."""
-    return (
-        ids.with_values(rows.reshape(ids.values.shape))
-        if isinstance(ids, Ids)
-        else rows.reshape(np.shape(ids))
-    )
 
 
 def checked_pairs(fields: Array, ids: Array, num_fields: int) -> tuple[Array, Array]:

@@ -1,16 +1,22 @@
-"""Which rows of an embedding table belong to which field."""
+"""Which rows of an embedding table, and which columns of ids, belong to which field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
+
+IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
+
+_STATE = "field_of_column"
 
 
 @dataclass(frozen=True)
@@ -72,3 +78,103 @@ class TableLayout:
         """
         index = int(self.field_of_row(row))
         return f"id {row - self.offsets[index]} of field {list(self.fields)[index]!r}"
+
+
+@dataclass(frozen=True)
+class ColumnFields:
+    """Which field the ids of each column belong to.
+
+    Attributes:
+        num_fields: F.
+        of_column: number of the field of each column; None: column f is field f.
+
+    Raises:
+        InputError: a field has no column, or there is no such field.
+
+    >>> columns = ColumnFields(2, (0, 1, 0))
+    >>> ids, places = columns.split(np.array([[7, 3, 9]]))
+    >>> ids.values.tolist(), columns.join(np.array([[7, 3, 9]]), ids.values, places).tolist()
+    ([7, 9, 3], [[7, 3, 9]])
+    """
+
+    num_fields: int
+    of_column: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        numbers = range(self.num_fields)
+        if set(numbers if self.of_column is None else self.of_column) != set(numbers):
+            raise InputError(
+                f"field_of_column is {self.of_column}; give each of the {self.num_fields} fields "
+                "at least one column"
+            )
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns of ids."""
+        return self.num_fields if self.of_column is None else len(self.of_column)
+
+    def split(self, ids: Ids | Array) -> tuple[Ids, Array | None]:
+        """Return the ids by field, int64; and where they were, if columns share a field.
+
+        Args:
+            ids: as `Ids` or an array [b, columns].
+
+        Raises:
+            InputError: they have another shape.
+        """
+        checked = _checked(ids, self.num_columns)
+        return (checked, None) if self.of_column is None else checked.by_field(self.of_column)
+
+    @staticmethod
+    def join(ids: IdsOrArray, rows: Array, places: Array | None) -> IdsOrArray:
+        """Return the rows of ids in the form of the ids: `Ids`, or an array of their shape.
+
+        Args:
+            ids: as `split` took them.
+            rows: of the ids that `split` returned, [m].
+            places: from `split`.
+        """
+        if places is not None:
+            ordered = np.empty_like(rows)
+            ordered[places] = rows
+            rows = ordered
+        if isinstance(ids, Ids):
+            return ids.with_values(rows.reshape(ids.values.shape))
+        return rows.reshape(np.shape(ids))
+
+    def state(self) -> dict[str, Array]:
+        """Return what a snapshot must hold: nothing if no columns share a field."""
+        return {} if self.of_column is None else {_STATE: np.array(self.of_column, np.int64)}
+
+    def refuse_other(self, state: Mapping[str, Array]) -> None:
+        """Refuse the state of a table whose columns share other fields.
+
+        Raises:
+            InputError: they do.
+        """
+        if _STATE not in state and self.of_column is None:
+            return
+        numbers = range(int(state["numbers"][0]))
+        saved, own = state.get(_STATE, numbers), self.of_column or range(self.num_fields)
+        if list(saved) != list(own):
+            raise InputError(
+                f"the columns of the saved table have the fields {_text(saved)}, those of this one "
+                f"{_text(own)}; let the same columns share a table"
+            )
+
+
+def _text(fields: Array | range | tuple[int, ...]) -> str:
+    return ", ".join(str(int(field)) for field in fields)
+
+
+def _checked(ids: Ids | Array, num_columns: int) -> Ids:
+    """Return the ids of a batch, int64; an array has one id in every row and column."""
+    values, lengths = ids if isinstance(ids, Ids) else (ids, None)
+    values = np.ascontiguousarray(values, np.int64)
+    shape = values.shape if lengths is None else lengths.shape
+    if len(shape) != 2 or shape[1] != num_columns:
+        raise InputError(f"ids have shape {shape}; give [rows, {num_columns}]")
+    if lengths is not None and (values.shape != (lengths.sum(),) or lengths.min(initial=0) < 0):
+        raise InputError(f"the lengths of {values.shape} ids are {lengths.sum()} in all")
+    return Ids(values, lengths)

@@ -9,7 +9,8 @@ import numpy as np
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.changes import Changes
-from cowclip_merlin.tables.id_map import IdMap, IdsOrArray, checked_ids, in_form_of
+from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.layout import ColumnFields, IdsOrArray
 from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.types import Array
 
@@ -25,6 +26,8 @@ class ServingTable:
         capacity: rows there can be, as in the growing table.
         dims: length of a row in each embedding table.
         index_cells: cells of the index at the start.
+        field_of_column: number of the field of each column of ids, if columns share a field; None:
+            column f is field f.
 
     >>> from cowclip_merlin.tables.expiry import Dropped
     >>> copy = ServingTable(num_fields=1, capacity=9, dims=[2])
@@ -36,8 +39,16 @@ class ServingTable:
     """
 
     def __init__(
-        self, num_fields: int, capacity: int, dims: Sequence[int], *, index_cells: int = 16
+        self,
+        num_fields: int,
+        capacity: int,
+        dims: Sequence[int],
+        *,
+        index_cells: int = 16,
+        field_of_column: Sequence[int] | None = None,
     ) -> None:
+        columns = None if field_of_column is None else tuple(field_of_column)
+        self._columns = ColumnFields(num_fields, columns)
         self._id_map = IdMap(num_fields, capacity, cells=index_cells)
         # Linux gives memory to the rows that are written.
         self.tables = [np.empty((capacity, dim), np.float32) for dim in dims]
@@ -52,6 +63,11 @@ class ServingTable:
     def num_fields(self) -> int:
         """F."""
         return self._id_map.num_fields
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns of ids."""
+        return self._columns.num_columns
 
     @property
     def used_bytes(self) -> int:
@@ -97,23 +113,24 @@ class ServingTable:
         return rows
 
     def read(self, ids: Ids | Array) -> list[Array]:
-        """Rows of ids, one float32 [b, F, d] for each embedding table.
+        """Rows of ids, one float32 [b, columns, d] for each embedding table.
 
         With multi-valued columns, they are [m, d], one row for each id.
 
         Args:
-            ids: int64, as `Ids` or an array [b, F].
+            ids: int64, as `Ids` or an array [b, columns].
         """
-        rows = batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields))
+        rows = self.look_up(ids if isinstance(ids, Ids) else Ids(ids)).values
         return [table[rows] for table in self.tables]
 
     def look_up(self, ids: IdsOrArray) -> IdsOrArray:
         """Rows of ids, int32; the number of the field where an id has none.
 
         Args:
-            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
+            ids: int64, as `Ids` or an array [b, columns]; the rows have the same form.
         """
-        return in_form_of(ids, batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields)))
+        by_field, places = self._columns.split(ids)
+        return self._columns.join(ids, batch_loops.look_up(self._id_map, by_field), places)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, by name; most are views."""

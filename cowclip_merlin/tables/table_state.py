@@ -15,6 +15,7 @@ from cowclip_merlin.tables.expiry import ExpiryState
 from cowclip_merlin.tables.field_rules import TableStatistics
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import ColumnFields
 from cowclip_merlin.types import Array
 
 EXPIRED, EVICTED = 0, 1
@@ -26,6 +27,7 @@ class TableParts:
     """What a growing table is made of.
 
     Attributes:
+        columns: which field the ids of a column belong to.
         id_map: which row an id has.
         admission: which new ids get one.
         expiry: which ids lose it.
@@ -34,6 +36,7 @@ class TableParts:
         dropped: EXPIRED: ids dropped by their time to live; EVICTED: by the bound; int64 [2].
     """
 
+    columns: ColumnFields
     id_map: IdMap
     admission: AdmissionState
     expiry: ExpiryState
@@ -45,12 +48,16 @@ class TableParts:
 def state_of(parts: TableParts) -> dict[str, Array]:
     """What a snapshot must hold, by name; most are views."""
     used = parts.id_map.high_water
-    state = parts.id_map.state() | {
-        "last_seen": parts.expiry.last_seen[:used],
-        "numbers": np.array([parts.id_map.num_fields, *parts.expiry.numbers]),
-        "counters": parts.admission.counters,
-        "totals": np.array([*parts.admission.totals, *parts.dropped]),
-    }
+    state = (
+        parts.id_map.state()
+        | parts.columns.state()
+        | {
+            "last_seen": parts.expiry.last_seen[:used],
+            "numbers": np.array([parts.id_map.num_fields, *parts.expiry.numbers]),
+            "counters": parts.admission.counters,
+            "totals": np.array([*parts.admission.totals, *parts.dropped]),
+        }
+    )
     for i, memory in enumerate(parts.memory):
         state |= {f"table{i}.{name}": x for name, x in memory.used(used).items()}
     for i, log in enumerate(parts.changes):
@@ -65,8 +72,9 @@ def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     had to be counted, the counters begin with 0.
 
     Raises:
-        InputError: the state is of other tables, or has more rows than the capacity.
+        InputError: the state is of other tables or columns, or has more rows than the capacity.
     """
+    parts.columns.refuse_other(state)
     wanted, counted = _shapes(state_of(parts)), state["counters"].size > 0
     if not counted:
         wanted.pop("counters", None)
