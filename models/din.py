@@ -97,7 +97,7 @@ class DIN(ClickModel):
             raise InputError(
                 "model din: no column with several values per row shares its table with a column "
                 "of one value per row; give them one, as prepare does with --multi history "
-                "--share-embedding history=item (a features file cannot say so yet)"
+                "--share-embedding history=item, or a features file with `table: item`"
             )
         self._refuse_without_effect()
         seeds = [self.architecture.seed + 200 + 10 * i for i in range(len(self.pairs))]

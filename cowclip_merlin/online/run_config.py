@@ -32,8 +32,9 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
     """Return plain values for JSON, which `load_online_config` reads."""
     columns = _plain(asdict(features))
     for column in columns["categorical"]:
-        if column["lists"] is None:  # as in folders of versions that had no lists
-            del column["lists"]
+        for name in ("lists", "table"):  # as in folders of versions that had none
+            if column[name] is None:
+                del column[name]
     if columns["weight"] is None:
         del columns["weight"]
     return {"features": columns, "settings": settings.as_dict()}

@@ -269,8 +269,13 @@ def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
     """Return the indexes of the columns to hash.
 
     Raises:
-        InputError: a column is unknown, or the log has one with several values per row.
+        InputError: a column is unknown, has several values per row, or shares a table.
     """
+    if shared := features.shared:
+        raise InputError(
+            f"column {min(shared)!r} shares a table, which this experiment does not hash; remove "
+            "its `table` from the features file"
+        )
     if lists := features.lists:
         raise InputError(
             f"column {min(lists)!r} has several values per row, which this experiment does not "

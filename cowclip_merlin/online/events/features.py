@@ -36,12 +36,14 @@ class CategoricalColumn:
         rules: when its ids get and lose their embedding rows.
         buckets: number of buckets that its ids are hashed into; None keeps all ids apart.
         lists: how its values are read if a row may have several; None: each row has one.
+        table: the column whose ids and embeddings it has, too; None: it has its own.
     """
 
     name: str
     rules: FieldRules = field(default_factory=FieldRules)
     buckets: int | None = None
     lists: ListRules | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +102,33 @@ class LogFeatures:
 
     @property
     def rules(self) -> dict[str, FieldRules]:
-        """When ids get and lose their embedding rows, by column, for a growing table."""
-        return {column.name: column.rules for column in self.categorical}
+        """When ids get and lose their embedding rows, by table, for a growing table."""
+        return {column.name: column.rules for column in self.categorical if not column.table}
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The column whose table another one shares, by that other column."""
+        return {column.name: column.table for column in self.categorical if column.table}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the columns with a table of their own, in the order of the model's tables.
+
+        >>> liked = CategoricalColumn(name="liked", table="item")
+        >>> columns = (liked, CategoricalColumn(name="user"), CategoricalColumn(name="item"))
+        >>> features = LogFeatures(label="click", time="time", categorical=columns)
+        >>> features.tables, features.table_of_column
+        (('item', 'user'), (0, 1, 0))
+        """
+        return tuple(dict.fromkeys(column.table or column.name for column in self.categorical))
+
+    @property
+    def table_of_column(self) -> tuple[int, ...] | None:
+        """The number of the table of each categorical column; None if no columns share one."""
+        tables = self.tables
+        if not self.shared:
+            return None
+        return tuple(tables.index(column.table or column.name) for column in self.categorical)
 
     @property
     def lists(self) -> dict[str, ListRules]:

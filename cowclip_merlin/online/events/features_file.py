@@ -28,7 +28,8 @@ from cowclip_merlin.workflows.prepared.folder import PreparedData
 _KEYS = ("label", "time", "key", "weight", "categorical", "continuous", "columns", "prepared")
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
-_CATEGORICAL = ("name", "ttl", "admit", "min_rows", "buckets", *_LISTS)
+_OF_TABLE = ("ttl", "admit", "min_rows", "buckets")
+_CATEGORICAL = ("name", "table", *_OF_TABLE, *_LISTS)
 _CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
@@ -137,7 +138,25 @@ class _FeaturesFile:
         except InputError as error:
             self._refuse(str(error), "categorical", i, "ttl")
         rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
-        return CategoricalColumn(name=name, rules=rules, buckets=buckets, lists=lists)
+        return CategoricalColumn(
+            name=name, rules=rules, buckets=buckets, lists=lists, table=self._table(i, entry)
+        )
+
+    def _table(self, i: int, entry: Mapping[str, Json]) -> str | None:
+        """The column whose table this one shares."""
+        if "table" not in entry:
+            return None
+        table, name = entry["table"], entry["name"]
+        others = self._entries("categorical", _CATEGORICAL)
+        own = [other["name"] for other in others if "table" not in other]
+        if table not in own:
+            what = f"table of {name!r} is {table!r}; name a column with a table of its own"
+            self._refuse(f"{what}: {', '.join(own)}", "categorical", i, "table")
+        for key in _OF_TABLE:
+            if key in entry:
+                what = f"{key} of {name!r} has no effect, as it has the ids of {table!r}; give it"
+                self._refuse(f"{what} there", "categorical", i, key)
+        return table
 
     def _buckets(self, i: int, entry: Mapping[str, Json]) -> int | None:
         buckets = entry.get("buckets")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -96,9 +97,14 @@ def encode_ids(table: pa.Table, columns: Sequence[CategoricalColumn]) -> Ids:
     Args:
         table: Arrow table of text, in which null is a missing value. Columns with `lists` are lists
             of text, without nulls.
-        columns: the categorical columns.
+        columns: the categorical columns. One that shares the table of another has its buckets.
     """
-    found = [_encode(table[column.name], field, column) for field, column in enumerate(columns)]
+    names = [column.name for column in columns]
+    owners = [names.index(column.table or column.name) for column in columns]
+    found = [
+        _encode(table[column.name], field, replace(column, buckets=columns[field].buckets))
+        for field, column in zip(owners, columns)
+    ]
     if any(column.lists for column in columns):
         return Ids.of_columns(found)
     rows = [ids for ids, _ in found]

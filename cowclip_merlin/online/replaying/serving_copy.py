@@ -26,7 +26,12 @@ class ServingCopy:
         self._trainer = trainer
         self._changes: ChangeLog | None = None
         dims = [table.shape[1] for table in trainer.tables]
-        self.table = ServingTable(trainer.table.num_fields, trainer.table.capacity, dims)
+        self.table = ServingTable(
+            trainer.table.num_fields,
+            trainer.table.capacity,
+            dims,
+            field_of_column=trainer.table.field_of_column,
+        )
         self._scorer = DenseScorer(trainer.settings, trainer.features)
 
     def start(self) -> None:

@@ -103,11 +103,11 @@ class OnlineTrainer:
         self, settings: OnlineSettings, features: LogFeatures, *, catch_up: int = 1
     ) -> None:
         self.settings, self.features, run = settings, features, settings.run
-        num_fields = len(features.categorical)
-        if not num_fields:
+        num_tables = len(features.tables)
+        if not num_tables:
             raise InputError("the features file names no categorical column; name at least one")
         _refuse_unused_filter(settings, features)
-        values, capacity = run.hyperparameters("table"), settings.reserved_rows(num_fields)
+        values, capacity = run.hyperparameters("table"), settings.reserved_rows(num_tables)
         self.model = build_model_of(
             run,
             values,
@@ -122,7 +122,7 @@ class OnlineTrainer:
             self.model,
             self.optimizer,
             fields=features.rules,
-            max_rows=settings.max_rows or max(capacity - num_fields, 1),
+            max_rows=settings.max_rows or max(capacity - num_tables, 1),
             index_cells=None if settings.max_rows else 16,  # it grows with the rows in use
             absent=settings.absent,
             admission_filter=settings.admission_filter,
@@ -314,4 +314,5 @@ def log_schema(features: LogFeatures) -> Schema:
         continuous=[column.name for column in features.continuous],
         label=features.label,
         combiners={name: rules.combiner for name, rules in features.lists.items()},
+        share_embedding=features.shared,
     )

@@ -136,7 +136,7 @@ class ServedModel:
         from cowclip_merlin.online.events.events import Events
 
         columns = len(self.features.continuous)
-        ids = Ids(np.zeros((1, self._table.num_fields), np.int64))
+        ids = Ids(np.zeros((1, self._table.num_columns), np.int64))
         ids = ids.multi_valued() if self.features.lists else ids
         self.predict(Events(ids=ids, numbers=np.zeros((1, columns), np.float32)))
 
@@ -147,7 +147,7 @@ class ServedModel:
             values = [table[rows.values] for table in self._table.tables]
         with self._weights_lock.reading():
             probabilities = self._scorer.score(values, events.numbers, rows.lengths)
-        absent = np.count_nonzero(rows.values < rows.num_fields)
+        absent = np.count_nonzero(rows.values < self._table.num_fields)
         return Prediction(probabilities, version, int(absent))
 
     def apply(self, message: SyncMessage) -> bool:
@@ -192,12 +192,13 @@ def _table_of(
 ) -> ServingTable:
     """The rows of a snapshot."""
     state = {k.removeprefix(_TABLE).removesuffix(".w"): x for k, x in arrays.items()}
-    fields, tables = len(features.categorical), sum(k.startswith("table") for k in state)
+    fields, tables = len(features.tables), sum(k.startswith("table") for k in state)
     table = ServingTable(
         fields,
         settings.reserved_rows(fields),
         [state[f"table{i}"].shape[1] for i in range(tables)],
         index_cells=cells_for(settings.max_rows) if settings.max_rows else 16,
+        field_of_column=features.table_of_column,
     )
     table.restore(state)
     if settings.absent == "zeros":  # the trainer reads zeros there, too

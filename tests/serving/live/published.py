@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from cowclip_merlin.batch import Ids
+from cowclip_merlin.batch import Ids, ranges
 from cowclip_merlin.online.events.features import ListRules
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.sync.sync_message import (
@@ -45,6 +45,17 @@ def with_lists(features, events):
         replace(features, categorical=(*several, *others)),
         replace(events, ids=Ids(values, lengths)),
     )
+
+
+def with_history(features, events):
+    """The same log, of which the first column lists items, the second column, of events before."""
+    _, item, *others = features.categorical
+    history = replace(features.categorical[0], lists=ListRules(separator="|"), table=item.name)
+    columns = events.ids.values.T
+    before = np.minimum(np.arange(len(events)) % 4, np.arange(len(events)))
+    lists = columns[1][ranges(np.arange(len(events)) - before, before)]
+    ids = Ids.of_columns([(lists, before), *((column, None) for column in columns[1:])])
+    return replace(features, categorical=(history, item, *others)), replace(events, ids=ids)
 
 
 class PublishedTrainer:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from published import PublishedTrainer, with_lists
+from published import PublishedTrainer, with_history, with_lists
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
@@ -38,6 +38,7 @@ def with_rules(features, **rules):
     [
         ("deepfm", {"max_rows": 300}, {"admit": 2}, False),
         ("deepfm", {}, {"admit": 2}, True),
+        ("din", {"max_rows": 300}, {"admit": 2}, "shared"),
         thorough("dcnv2", {"absent": "zeros"}, {"admit": 2}, False),
         thorough("dcnv2", {"absent": "zeros", "max_rows": 300}, {"ttl": 20_000}, True),
         thorough("wide_and_deep", {}, {"ttl": 20_000}, False),
@@ -47,7 +48,8 @@ def with_rules(features, **rules):
 def test_served_equals_offline(tmp_path, settings_of, features, events, model, table, rules, lists):
     log, features = FileLog(tmp_path / "log"), with_rules(features, **rules)
     if lists:
-        features, events = with_lists(features, events)
+        change = with_history if lists == "shared" else with_lists
+        features, events = change(features, events)
     made = PublishedTrainer(settings_of(model, table), features, tmp_path / "run", log)
     made.start()
     first, late = Follower(lambda: log), None
@@ -71,7 +73,7 @@ def test_served_equals_offline(tmp_path, settings_of, features, events, model, t
             assert found.version.info["trained"] == made.trained
             assert len(follower.model) == made.trainer.table.num_rows
             assert found.absent == np.count_nonzero(
-                made.trainer.table.lookup(asked.ids).values < asked.ids.num_fields
+                made.trainer.table.lookup(asked.ids).values < made.trainer.table.num_fields
             )
     statistics = made.trainer.table.statistics()
     assert not table.get("max_rows") or statistics.evicted
