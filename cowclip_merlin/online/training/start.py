@@ -61,24 +61,26 @@ class OfflineStart:
         """
         model = load_run(self._run, self._data.path, device="cpu")
         layers = model.row_sync.layers
-        for field, name in enumerate(self._data.categorical):
+        for field, name in enumerate(self._trainer.features.tables):
             numbers, ids = self._vocabulary(name)
+            column = self._data.categorical.index(name)
             rows = self._trainer.table.insert(np.full(len(ids), field), ids, now)
             if self._trainer.settings.absent == "trained":
                 numbers, rows = np.append(numbers, SPECIAL["oov"]), np.append(rows, field)
             for layer, memory in zip(layers, self._trainer.table.memory, strict=True):
                 for part in _parts(len(rows)):
-                    memory.w[rows[part]] = _read_rows(layer, field, numbers[part])
+                    memory.w[rows[part]] = _read_rows(layer, column, numbers[part])
         mine, theirs = self._trainer.dense_variables, dense_variables(model)
         for variable, trained in zip(mine, theirs, strict=True):
             variable.assign(trained)
 
     def _vocabulary(self, name: str) -> tuple[Array, Array]:
-        """Row numbers in the run's table, and the 64-bit ids of their values."""
+        """Row numbers in a table of the run, and the 64-bit ids of their values."""
         counts = read_counts(self._data, name)
         known = counts.filter(counts["value"].is_valid())
         numbers, ids = np.asarray(known["id"]), text_ids(known["value"])
-        if name in self._data.log_format.multi:  # a list has no missing value
+        log_format = self._data.log_format
+        if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
             return numbers, ids
         return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
 
@@ -97,11 +99,7 @@ class OfflineStart:
                 f"{self._data.path}: column {min(vectors)!r} has vectors, which a stream does not "
                 "take; train the run without them"
             )
-        if shared := self._data.log_format.share_embedding:
-            raise InputError(
-                f"{self._data.path}: column {min(shared)!r} shares a table, which a features file "
-                "cannot say yet; start from a run on data without `share_embedding`"
-            )
+        self._refuse_other_tables(features)
         self._refuse_other_lists(features)
         for column in features.categorical:
             if column.buckets is not None:
@@ -114,6 +112,17 @@ class OfflineStart:
                 raise InputError(
                     f"column {column.name!r} is not transformed as in {self._data.path}; write "
                     f"`prepared: FOLDER` into the features file, with the path of that folder"
+                )
+
+    def _refuse_other_tables(self, features: LogFeatures) -> None:
+        """Refuse other columns that share a table."""
+        for name in self._data.categorical:
+            theirs, mine = self._data.log_format.table_of(name), features.shared.get(name, name)
+            if mine != theirs:
+                remedy = "remove its `table`" if theirs == name else f"write `table: {theirs}`"
+                raise InputError(
+                    f"{self._data.path}: column {name!r} has the ids of {theirs!r}, not of "
+                    f"{mine!r}; {remedy} in the features file"
                 )
 
     def _refuse_other_lists(self, features: LogFeatures) -> None:
@@ -153,8 +162,8 @@ def _parts(n: int, size: int = 1 << 18) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
-def _read_rows(layer: FusedEmbedding, field: int, numbers: Array) -> Array:
-    """Rows of one field's ids in a fixed table, float32 [n, d]."""
-    ids = np.zeros((len(numbers), len(layer.layout.fields)), np.int64)
-    ids[:, field] = numbers
-    return layer(Ids(ids))[:, field].numpy()
+def _read_rows(layer: FusedEmbedding, column: int, numbers: Array) -> Array:
+    """Rows of one column's ids in a fixed table, float32 [n, d]."""
+    ids = np.zeros((len(numbers), len(layer.field_of_column)), np.int64)
+    ids[:, column] = numbers
+    return layer(Ids(ids))[:, column].numpy()

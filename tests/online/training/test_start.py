@@ -29,38 +29,54 @@ def with_tags(lines):
     return [f"{line},{each}" for line, each in zip(lines, ["tags", *tags])]
 
 
-def prepared(drifting, make_once, *, lists):
+def with_history(lines):
+    """Lines with one more column: items of up to three rows before."""
+    item = lines[0].split(",").index("item")
+    items = [line.split(",")[item] for line in lines[1:]]
+    seen = ["|".join(items[max(i - i % 4, 0) : i]) for i in range(len(items))]
+    return [f"{line},{each}" for line, each in zip(lines, ["seen", *seen])]
+
+
+def prepared(drifting, make_once, *, lists=None):
     def make(folder):
         lines = (drifting / "log.csv").read_text().splitlines()
-        lines = with_tags(lines) if lists else lines
+        lines = {"tags": with_tags, "seen": with_history}.get(lists, list)(lines)
         (folder / "first.csv").write_text("\n".join(lines[:4001]) + "\n")
         (folder / "rest.csv").write_text("\n".join([lines[0], *lines[4001:]]) + "\n")
         table = ["prepare", "table", "--device", "cpu"]
         columns = ["--label", "click", "--categorical", ",".join(CATEGORICAL)]
         columns += ["--continuous", "price", "--freq-threshold", "2"]
-        columns += ["--multi", "tags", "--max-values", "3"] if lists else []
+        columns += ["--multi", lists, "--max-values", "3"] if lists else []
+        columns += ["--share-embedding", "seen=item"] if lists == "seen" else []
         data = ["--out", str(folder / "data")]
         assert main([*table, str(folder / "first.csv"), *columns, *data]) == 0
         like = ["--like", str(folder / "data"), "--out", str(folder / "rest")]
         assert main([*table, str(folder / "rest.csv"), *like]) == 0
         features = yaml.safe_load((drifting / "log.csv.yaml").read_text())
-        tags = {"name": "tags", "separator": "|", "max_values": 3, "combiner": "sum"}
-        features |= {"prepared": "data", "categorical": [*CATEGORICAL, *([tags] if lists else [])]}
+        more = {"name": lists, "separator": "|", "max_values": 3}
+        more |= {"table": "item"} if lists == "seen" else {"combiner": "sum"}
+        features |= {"prepared": "data", "categorical": [*CATEGORICAL, *([more] if lists else [])]}
         (folder / "features.yaml").write_text(yaml.safe_dump(features))
 
-    return make_once(f"offline{'_lists' * lists}", make)
+    return make_once(f"offline_{lists or 'plain'}", make)
 
 
 @pytest.fixture(scope="module")
 def offline(drifting, make_once):
     """Two days prepared, the last day prepared like them, and a features file."""
-    return prepared(drifting, make_once, lists=False)
+    return prepared(drifting, make_once)
 
 
 @pytest.fixture(scope="module")
 def offline_lists(drifting, make_once):
     """The same with a multi-valued column."""
-    return prepared(drifting, make_once, lists=True)
+    return prepared(drifting, make_once, lists="tags")
+
+
+@pytest.fixture(scope="module")
+def offline_history(drifting, make_once):
+    """The same with a history of items, which has the table of the items."""
+    return prepared(drifting, make_once, lists="seen")
 
 
 def options(values):
@@ -70,14 +86,20 @@ def options(values):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "update", "lists"),
-    [("dcn", "dense", False), ("deepfm", "exact", True), thorough("deepfm", "exact", False)],
+    [
+        ("dcn", "dense", ""),
+        ("deepfm", "exact", "_lists"),
+        ("din", "dense", "_history"),
+        thorough("din", "exact", "_history"),
+        thorough("deepfm", "exact", ""),
+    ],
 )
 def test_the_first_scores_are_those_of_the_run(tmp_path, request, model, update, lists, capsys):
-    offline = request.getfixturevalue("offline_lists" if lists else "offline")
+    offline = request.getfixturevalue(f"offline{lists}")
     tables = {"exact": "fused", "dense": "per_field"}[update]
     train = {"model": model, "batch-size": "256", "update": update, "epochs": "2"} | MODEL
     train |= {"tables": tables, "embedding-lr": "0.01", "out": str(tmp_path / "run")}
-    train |= {"combiner": "sum"} if lists else {}
+    train |= {"combiner": "sum"} if lists == "_lists" else {}
     assert main(["train", str(offline / "data"), *options(train)]) == 0
     scores = tmp_path / "scores.parquet"
     rest = [str(tmp_path / "run"), str(offline / "rest"), "--predictions", str(scores)]
@@ -157,3 +179,16 @@ def test_other_lists_are_refused(offline, run, settings_of, make_once, offline_l
             OfflineStart(
                 made / "run", offline_lists / "data", OnlineTrainer(settings_of(), columns)
             )
+
+
+def test_other_shared_tables_are_refused(offline, offline_history, run, settings_of):
+    plain, shared = (load_features(each / "features.yaml") for each in (offline, offline_history))
+    alone = dataclasses.replace(shared.categorical[-1], table=None)
+    alone = dataclasses.replace(shared, categorical=(*shared.categorical[:-1], alone))
+    with pytest.raises(InputError, match=r"'seen' has the ids of 'item', not .*; write `table: it"):
+        OfflineStart(run, offline_history / "data", OnlineTrainer(settings_of(), alone))
+    user, *others = plain.categorical
+    user = dataclasses.replace(user, table="item")
+    more = dataclasses.replace(plain, categorical=(user, *others))
+    with pytest.raises(InputError, match=r"'user' has the ids of 'user', not .*; remove its `tab"):
+        OfflineStart(run, offline / "data", OnlineTrainer(settings_of(), more))
