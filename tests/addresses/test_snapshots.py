@@ -60,6 +60,7 @@ def served(run=None):
     return follower.model.predict(ASKED)
 
 
+@pytest.mark.thorough
 def test_servers_load_what_is_there(folder, files, bucket, capsys):
     address = f"{bucket}/online/a"
     train(address)

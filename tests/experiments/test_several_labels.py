@@ -57,6 +57,7 @@ def table(folder, name):
     return json.loads((folder / "tables" / f"{name}.json").read_text())
 
 
+@pytest.mark.thorough
 def test_an_experiment_has_a_table_for_each_label(folder, tmp_path):
     """Each cell is the mean over the runs of what their `metrics.csv` has after the last epoch."""
     small = (str(folder / "mine.yaml"), folder / "DATA", tmp_path)

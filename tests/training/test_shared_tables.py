@@ -142,12 +142,12 @@ def test_derived_data_refuse_shared_columns(folder, tmp_path):
     assert not (tmp_path / "derived").exists()
 
 
-def test_a_stream_does_not_start_from_shared_columns(folder, auc):
+def test_a_stream_starts_only_from_columns_that_share_as_its_own(folder, auc):
     from cowclip_merlin.online.training.start import OfflineStart
 
     named = {kind: [SimpleNamespace(name=n) for n in names] for kind, names in COLUMNS.items()}
-    trainer = SimpleNamespace(features=SimpleNamespace(**named))
-    with pytest.raises(InputError, match="column 'seen' shares a table"):
+    trainer = SimpleNamespace(features=SimpleNamespace(**named, shared={}))
+    with pytest.raises(InputError, match=r"column 'seen' has the ids of 'item', .*`table: item`"):
         OfflineStart(folder / "RUN", folder / "DATA", trainer)
 
 
