@@ -5,11 +5,13 @@ Arrays are float32; gradients may be bfloat16. Norms are summed in float64.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import get_num_threads
 
 from cowclip_merlin import choices
-from cowclip_merlin.kernels import numba_group
+from cowclip_merlin.kernels import numba_group, numba_replay
 from cowclip_merlin.kernels import numba_loops as loops
 from cowclip_merlin.kernels.interface import (
     Groups,
@@ -204,7 +206,28 @@ def replay_rows(
         kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
         keep = _adam_constants(settings, settings.squares / settings.micro_batches)
         constants = keep, *_constants(settings, w.shape[1], kind)
-        alphas = np.ascontiguousarray(alphas, np.float32)
-        inputs = behind[order], seen[order], alphas, to
-        loops.replay_each(w, m, v, *inputs, *constants, get_num_threads())
+        seen, alphas = _without_refused(seen[order], np.asarray(alphas[:to], np.float32))
+        largest = np.float32(_largest_rate(alphas[seen[0] :], settings))
+        inputs = behind[order], seen, alphas, largest
+        numba_replay.replay_each(w, m, v, *inputs, *constants, get_num_threads())
     return len(behind)
+
+
+def _without_refused(seen: Array, alphas: Array) -> tuple[Array, Array]:
+    """Leave out the refused steps: the steps seen and the rates, as if they had not been."""
+    refused = alphas < 0
+    if not refused.any():
+        return seen, alphas
+    before = np.concatenate([[0], np.cumsum(refused)]).astype(seen.dtype)
+    return seen - before[seen], alphas[~refused]
+
+
+def _largest_rate(alphas: Array, settings: RowSettings) -> float:
+    """Return the largest rate, or -1 if rows of these settings may not be taken to be at rest.
+
+    The ratio of the moments must fall, and weights near 0 must not swing: see `is_at_rest`.
+    """
+    largest = float(alphas.max(initial=0))
+    falls = settings.beta_1 <= 0.999 * math.sqrt(settings.beta_2)
+    swings = 2 * settings.l2 * largest > settings.epsilon
+    return largest if falls and not swings else -1.0

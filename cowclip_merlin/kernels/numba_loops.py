@@ -13,7 +13,8 @@ from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch, prefetch_row
 from cowclip_merlin.types import Array
 
-_CHUNK = 1024  # numbers per chunk, so that their w, m and v stay in the first-level cache
+CHUNK = 1024
+"""Numbers per chunk, so that their w, m and v stay in the first-level cache."""
 
 
 @compiled
@@ -182,95 +183,13 @@ def step_each(
     keep: Array, l2: np.float32, kind: int, r: float, floor: float, bound: float, factor: Array,
 ) -> None:  # fmt: skip
     """Apply L2, clip and Adam to each row, in place; `squares` counts if there are `parts`."""
-    size = max(1, _CHUNK // w.shape[1])
+    size = max(1, CHUNK // w.shape[1])
     for c in prange((len(rows) + size - 1) // size):
         first, end = c * size, min(len(rows), c * size + size)
         step_chunk(
             w, m, v, rows[first:end], g[first:end], squares[first:end], parts,
             starts[first : end + 1], alpha, keep, l2, kind, r, floor, bound, factor[first:end],
         )  # fmt: skip
-
-
-@compiled
-def clip_absent(
-    g: Array, w: Array, d: int, n: int, kind: int, r: float, floor: float, bound: float
-) -> None:
-    """Clip the gradients g of n absent rows of length d, which lie one after another, in place."""
-    for i in range(n):
-        mine = slice(i * d, i * d + d)
-        factor = row_factor(g[mine], w[mine], 0, kind, r, floor, bound)
-        if factor < np.float32(1.0):
-            for x in range(i * d, i * d + d):
-                g[x] *= factor
-
-
-@compiled
-def replay_chunk(
-    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, to: int, keep: Array,
-    l2: np.float32,
-    kind: int, r: float, floor: float, bound: float,
-) -> None:  # fmt: skip
-    """Replay some rows, sorted by the steps that they have seen.
-
-    The outer loop runs over steps. The inner loop runs over the numbers of all rows that take
-    the step; the compiler vectorizes it for any row length.
-    """
-    n, d = len(rows), w.shape[1]
-    a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
-    g = np.empty(n * d if kind else 0, w.dtype)
-    # Below this number, no row of gradients has a norm above a constant bound.
-    limit = np.float32(bound / np.sqrt(d) * (1 - 1e-6) if kind == 2 else -1.0)
-    for i in range(min(n, AHEAD)):
-        prefetch_state(w, m, v, rows, i)
-    for i in range(n):
-        prefetch_state(w, m, v, rows, i + AHEAD)
-        for j in range(d):
-            a[i * d + j], b[i * d + j] = w[rows[i], j], m[rows[i], j]
-            e[i * d + j] = v[rows[i], j]
-    begun, step = 0, np.int64(seen[0])
-    while step < to:
-        while begun < n and seen[begun] <= step:
-            begun += 1
-        end = to if begun == n else min(to, np.int64(seen[begun]))
-        for s in range(step, end):
-            alpha = alphas[s]
-            if alpha < 0:  # a refused step
-                continue
-            if kind == 0:
-                for x in range(begun * d):
-                    a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], l2 * a[x], alpha, keep)
-                continue
-            over = 0
-            for x in range(begun * d):
-                g[x] = l2 * a[x]
-                over += abs(g[x]) > limit
-            if over:
-                clip_absent(g, a, d, begun, kind, r, floor, bound)
-            for x in range(begun * d):
-                a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], g[x], alpha, keep)
-        step = end
-    for i in range(n):
-        for j in range(d):
-            w[rows[i], j], m[rows[i], j] = a[i * d + j], b[i * d + j]
-            v[rows[i], j] = e[i * d + j]
-
-
-@compiled(parallel=True)
-def replay_each(
-    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, to: int, keep: Array,
-    l2: np.float32,
-    kind: int, r: float, floor: float, bound: float, threads: int,
-) -> None:  # fmt: skip
-    """Replay rows in chunks; the rows are sorted by the steps that they have seen."""
-    size = max(1, _CHUNK // w.shape[1])
-    for t in prange(threads):
-        # Neighbors have missed about the same number of steps, so distribute them over the threads.
-        for first in range(t * size, len(rows), threads * size):
-            end = first + size
-            replay_chunk(
-                w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2,
-                kind, r, floor, bound,
-            )  # fmt: skip
 
 
 @compiled

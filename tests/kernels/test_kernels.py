@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -120,16 +121,96 @@ def test_replay_of_some_rows_with_duplicates(u, steps, whole, seed):
     check_replay_of(Subject(fast), case, rows, last, steps, RowSettings(l2=1e-3))
 
 
-def test_replaying_in_pieces_gives_the_same_bits():
+def trained_rows(rng, u, d):
+    """Rows as training leaves them, and with moments of any size, and some that are all 0."""
+    scale = 10.0 ** rng.uniform(-6, -1, (u, d))
+    v = (scale * rng.uniform(0.03, 3, (u, d))) ** 2
+    rows = [rng.normal(0, 1e-2, (u, d)), scale * rng.normal(size=(u, d)), v]
+    for x in rows:
+        x[::7] = 0
+    return [x.astype(np.float32) for x in rows]
+
+
+def replay_every_step(rows, alphas, values):
+    """The same kernel, without an early end."""
+    expected = [x.copy() for x in rows]
+    with patch.object(fast, "_largest_rate", lambda *_: -1.0):
+        fast.replay_rows(*expected, np.zeros(len(rows[0]), np.int32), alphas, len(alphas), values)
+    return expected
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(1, 60), dims, st.integers(100, 4000), seeds,
+    st.sampled_from([(0.9, 0.999), (0.7, 0.872), (0.0, 0.5), (0.9, 0.811), (0.99, 0.9999)]),
+    st.sampled_from(["none", "cowclip", "column"]),
+)  # fmt: skip
+def test_without_l2_a_replay_that_ends_early_has_all_bits_of_the_weights(
+    u, d, steps, seed, betas, clip
+):
+    rng = np.random.default_rng(seed)
+    rows, values = trained_rows(rng, u, d), replays_with(betas, clip, l2=0.0)
+    warm_up = np.minimum(1, np.arange(1, steps + 1) / rng.integers(1, steps))
+    alphas = (1e-3 * warm_up * rng.uniform(0.5, 1, steps)).astype(np.float32)
+    alphas[rng.random(steps) < 0.1] = -1  # refused steps
+    expected = replay_every_step(rows, alphas, values)
+    last = np.zeros(u, np.int32)
+    fast.replay_rows(*rows, last, alphas, steps, values)
+    np.testing.assert_array_equal(rows[0], expected[0])
+    np.testing.assert_allclose(rows[1], expected[1], rtol=1e-3, atol=1e-30)
+    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
+
+
+def replays_with(betas, clip, l2):
+    where = ClipSettings(r=1e-6, zeta=0.0, bound=1e-8)  # both clips cut L2's gradient
+    return RowSettings(l2=l2, clip=clip, clip_settings=where, beta_1=betas[0], beta_2=betas[1])
+
+
+@EVERY
+@given(
+    st.integers(1, 30), dims, st.integers(100, 6000), seeds,
+    st.sampled_from([1e-6, 1e-5, 1e-4]), st.sampled_from(["none", "cowclip", "column"]),
+)  # fmt: skip
+def test_with_l2_a_replay_ends_where_weights_are_0(u, d, steps, seed, l2, clip):
+    rng = np.random.default_rng(seed)
+    rows, values = trained_rows(rng, u, d), replays_with((0.9, 0.999), clip, l2)
+    alphas = rng.uniform(0.5e-4, 1e-4, steps).astype(np.float32)
+    expected = replay_every_step(rows, alphas, values)
+    fast.replay_rows(*rows, np.zeros(u, np.int32), alphas, steps, values)
+    largest = 1e-4  # one step of Adam
+    np.testing.assert_allclose(rows[0], expected[0], rtol=0, atol=1e-7 * largest)
+    np.testing.assert_allclose(rows[1], expected[1], rtol=0, atol=1e-7 * 1e-4)
+    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-14)
+
+
+def test_a_replay_ends_early_only_where_that_is_right():
+    rng, rates = np.random.default_rng(5), np.full(20_000, 1e-4, np.float32)
+    for values, ends in (
+        (RowSettings(l2=1e-5), True),
+        (RowSettings(l2=1e-3), False),  # weights near 0 swing
+        (RowSettings(beta_1=0.9, beta_2=0.81), False),  # |m| / sqrt(v) does not fall
+        (RowSettings(), True),
+    ):
+        rows = trained_rows(rng, 50, 4)
+        rows[2] *= 1e-6
+        expected = replay_every_step(rows, rates, values)
+        fast.replay_rows(*rows, np.zeros(50, np.int32), rates, len(rates), values)
+        same = all((a == b).all() for a, b in zip(rows, expected, strict=True))
+        assert same != ends
+
+
+def test_replaying_in_pieces_gives_the_same_weights():
     rng = np.random.default_rng(2)
     rows, alphas = state(rng, 300, 10), rng.uniform(0, 1e-3, 500).astype(np.float32)
     last = rng.integers(0, 100, 300).astype(np.int32)
-    once, pieces, steps = [x.copy() for x in rows], [x.copy() for x in rows], last.copy()
-    fast.replay_rows(*once, last.copy(), alphas, 500, RowSettings(l2=1e-4))
-    for to in (50, 101, 102, 350, 500):
-        fast.replay_rows(*pieces, steps, alphas, to, RowSettings(l2=1e-4))
-    for a, b in zip(once, pieces, strict=True):
-        np.testing.assert_array_equal(a, b)
+    for values in (RowSettings(), RowSettings(l2=1e-4)):
+        once, pieces, steps = [x.copy() for x in rows], [x.copy() for x in rows], last.copy()
+        fast.replay_rows(*once, last.copy(), alphas, 500, values)
+        for to in (50, 101, 102, 350, 500):
+            fast.replay_rows(*pieces, steps, alphas, to, values)
+        np.testing.assert_array_equal(once[0], pieces[0])
+        for a, b in zip(once[1:], pieces[1:], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-30)
 
 
 @pytest.mark.thorough

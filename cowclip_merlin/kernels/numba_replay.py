@@ -1,0 +1,175 @@
+"""Compiled loops of `kernels.numba` that replay the steps that rows have missed.
+
+A replay ends early when no later step can change the row; see `is_at_rest`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange
+
+from cowclip_merlin.kernels.compiled import compiled
+from cowclip_merlin.kernels.numba_loops import CHUNK, adam_number, prefetch_state, row_factor
+from cowclip_merlin.kernels.numba_prefetch import AHEAD
+from cowclip_merlin.types import Array
+
+_CHECK_EVERY = 32  # steps
+_SMALL = np.float32(1e-8)  # share of one step of Adam that a weight loses when it is set to 0
+_LOST = np.float32(2.0**-26)  # a smaller share of a float32 number is lost when it is added
+
+
+@compiled
+def is_at_rest(
+    w: Array, m: Array, v: Array, x: int, d: int, largest: np.float32, epsilon: np.float32,
+    l2: np.float32,
+) -> bool:  # fmt: skip
+    """Return whether steps without a gradient leave the d numbers from x as they are.
+
+    Without L2, `|m| / (sqrt(v) + epsilon)` falls from step to step. So a weight rests as soon as
+    the largest rate makes too small a step to change it. With L2, a weight never rests before it
+    is 0. Then "at rest" is: the weight and its next step are below 1e-8 of one step of Adam.
+    """
+    for j in range(x, x + d):
+        step = abs(m[j]) * largest
+        room = np.sqrt(v[j]) + epsilon
+        if l2 == 0:
+            if step > _LOST * abs(w[j]) * room:
+                return False
+        elif abs(w[j]) > _SMALL * largest or step > _SMALL * largest * room:
+            return False
+    return True
+
+
+@compiled
+def decay_at_rest(
+    w: Array, m: Array, v: Array, d: int, left: Array, to: int, keep: Array, l2: np.float32
+) -> None:
+    """Decay the moments of the first rows for the steps from `left` to `to`, which they rest."""
+    for i in range(len(left)):
+        steps = np.float64(to - left[i])
+        of_m = np.float32(np.exp(steps * np.log1p(-np.float64(keep[0]))))
+        of_v = np.float32(np.exp(steps * np.log1p(-np.float64(keep[1]))))
+        for x in range(i * d, i * d + d):
+            m[x] *= of_m
+            v[x] *= of_v
+            if l2 != 0:
+                w[x] = m[x] = np.float32(0.0)
+
+
+@compiled
+def clip_absent(
+    g: Array, w: Array, d: int, n: int, kind: int, r: float, floor: float, bound: float
+) -> None:
+    """Clip the gradients g of n absent rows of length d, which lie one after another, in place."""
+    for i in range(n):
+        mine = slice(i * d, i * d + d)
+        factor = row_factor(g[mine], w[mine], 0, kind, r, floor, bound)
+        if factor < np.float32(1.0):
+            for x in range(i * d, i * d + d):
+                g[x] *= factor
+
+
+@compiled
+def replay_steps(
+    w: Array, m: Array, v: Array, g: Array, d: int, alphas: Array, keep: Array, l2: np.float32,
+    kind: int, r: float, floor: float, bound: float,
+) -> None:  # fmt: skip
+    """Make these steps of rows of length d, which lie one after another.
+
+    The inner loop runs over the numbers of all rows; the compiler vectorizes it for any row length.
+    """
+    # Below this number, no row of gradients has a norm above a constant bound.
+    limit = np.float32(bound / np.sqrt(d) * (1 - 1e-6) if kind == 2 else -1.0)
+    for alpha in alphas:
+        if kind == 0:
+            for x in range(len(w)):
+                w[x], m[x], v[x] = adam_number(w[x], m[x], v[x], l2 * w[x], alpha, keep)
+            continue
+        over = 0
+        for x in range(len(w)):
+            g[x] = l2 * w[x]
+            over += abs(g[x]) > limit
+        if over:
+            clip_absent(g, w, d, len(w) // d, kind, r, floor, bound)
+        for x in range(len(w)):
+            w[x], m[x], v[x] = adam_number(w[x], m[x], v[x], g[x], alpha, keep)
+
+
+@compiled
+def replay_chunk(
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, largest: np.float32,
+    keep: Array, l2: np.float32,
+    kind: int, r: float, floor: float, bound: float,
+) -> None:  # fmt: skip
+    """Replay some rows, sorted by the steps that they have seen, up to the last step.
+
+    Rows [done, begun) take the steps. Those before are at rest, and those after have seen them.
+    """
+    n, d, to = len(rows), w.shape[1], len(alphas)
+    a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
+    g = np.empty(n * d if kind else 0, w.dtype)
+    left = np.empty(n, np.int64)
+    for i in range(min(n, AHEAD)):
+        prefetch_state(w, m, v, rows, i)
+    for i in range(n):
+        prefetch_state(w, m, v, rows, i + AHEAD)
+        for j in range(d):
+            a[i * d + j], b[i * d + j] = w[rows[i], j], m[rows[i], j]
+            e[i * d + j] = v[rows[i], j]
+    done, begun, step = 0, 0, np.int64(seen[0])
+    while step < to:
+        while begun < n and seen[begun] <= step:
+            begun += 1
+        if largest >= 0:
+            while done < begun and is_at_rest(a, b, e, done * d, d, largest, keep[2], l2):
+                left[done] = step
+                done += 1
+        end = to if begun == n else min(to, np.int64(seen[begun]))
+        if done < begun:
+            end = min(end, step + _CHECK_EVERY)
+            active = slice(done * d, begun * d)
+            replay_steps(
+                a[active], b[active], e[active], g[active], d, alphas[step:end], keep, l2,
+                kind, r, floor, bound,
+            )  # fmt: skip
+        step = end
+    decay_at_rest(a, b, e, d, left[:done], to, keep, l2)
+    for i in range(n):
+        for j in range(d):
+            w[rows[i], j], m[rows[i], j] = a[i * d + j], b[i * d + j]
+            v[rows[i], j] = e[i * d + j]
+
+
+@compiled(parallel=True)
+def replay_each(
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, largest: np.float32,
+    keep: Array, l2: np.float32,
+    kind: int, r: float, floor: float, bound: float, threads: int,
+) -> None:  # fmt: skip
+    """Replay rows in chunks; the rows are sorted by the steps that they have seen.
+
+    Args:
+        w: weights [N, d].
+        m: Adam's first moments [N, d].
+        v: Adam's second moments [N, d].
+        rows: distinct rows.
+        seen: steps that each of these rows has seen, ascending.
+        alphas: rate of each step, with both bias corrections; all are made.
+        largest: of these rates; negative: make all steps, do not look for rows at rest.
+        keep: see `adam_number`.
+        l2: factor of a weight in its gradient.
+        kind: number of the clip.
+        r: of the clip `cowclip`.
+        floor: of the clip `cowclip`.
+        bound: of the clip `column`.
+        threads: to share the rows.
+    """
+    size = max(1, CHUNK // w.shape[1])
+    for t in prange(threads):
+        # Neighbors have missed about the same number of steps, so distribute them over the threads.
+        for first in range(t * size, len(rows), threads * size):
+            end = first + size
+            replay_chunk(
+                w, m, v, rows[first:end], seen[first:end], alphas, largest, keep, l2,
+                kind, r, floor, bound,
+            )  # fmt: skip
