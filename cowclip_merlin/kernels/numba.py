@@ -11,8 +11,6 @@ import numpy as np
 from numba import get_num_threads
 
 from cowclip_merlin import choices
-from cowclip_merlin.kernels import numba_group, numba_replay
-from cowclip_merlin.kernels import numba_loops as loops
 from cowclip_merlin.kernels.interface import (
     Groups,
     NonFiniteGradient,
@@ -20,9 +18,12 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
+from cowclip_merlin.kernels.loops import group as group_loops
+from cowclip_merlin.kernels.loops import replay as replay_loops
+from cowclip_merlin.kernels.loops import rows as row_loops
 from cowclip_merlin.types import Array
 
-mark_rows = loops.mark_rows
+mark_rows = row_loops.mark_rows
 
 
 def group_rows(ids: Array) -> Groups:
@@ -32,8 +33,8 @@ def group_rows(ids: Array) -> Groups:
         return Groups(ids, np.zeros(1, np.int32), np.zeros(0, np.int32))
     smallest = ids.min()
     bits = int(int(ids.max()) - int(smallest)).bit_length()
-    order = numba_group.radix_order(ids, smallest, bits)
-    starts = numba_group.find_starts(ids, order)
+    order = group_loops.radix_order(ids, smallest, bits)
+    starts = group_loops.find_starts(ids, order)
     return Groups(ids[order[starts[:-1]]], starts, order)
 
 
@@ -41,7 +42,7 @@ def _sums(values: Array, groups: Groups) -> tuple[Array, Array]:
     values = as_float32(values)
     u = len(groups.ids)
     g, bad = np.empty((u, values.shape[1]), np.float32), np.empty(u, np.bool_)
-    numba_group.sum_groups(values, groups.starts, groups.order, g, bad, get_num_threads())
+    group_loops.sum_groups(values, groups.starts, groups.order, g, bad, get_num_threads())
     return g, bad
 
 
@@ -73,7 +74,7 @@ def clip_rows(
     g, factor = np.array(g, np.float32, order="C"), np.empty(len(g), np.float32)
     w, cnt = np.ascontiguousarray(w, np.float32), np.ascontiguousarray(cnt, np.int64)
     kind = settings.kernel_id if settings.in_row_kernels else choices.CLIPS["none"].kernel_id
-    loops.clip_each(g, w, cnt, *_constants(settings, g.shape[1], kind), factor)
+    row_loops.clip_each(g, w, cnt, *_constants(settings, g.shape[1], kind), factor)
     if not settings.in_row_kernels:
         factor = _field_factors(g, w, cnt, settings, field, num_fields)
         g *= factor[:, None]
@@ -127,7 +128,7 @@ def sum_rows(values: Array, groups: Groups) -> Array:
 def square_rows(values: Array, groups: Groups, micro_batches: int) -> Array:
     """See `kernels.reference.micro_squares`; float32 [u, d]."""
     squares = np.empty((len(groups.ids), values.shape[1]), np.float32)
-    numba_group.square_groups(
+    group_loops.square_groups(
         as_float32(values), groups.starts, groups.order, squares, micro_batches, get_num_threads()
     )
     return squares
@@ -165,7 +166,7 @@ def step_rows(
     keep, parts = _adam_constants(settings, settings.squares), np.float32(settings.micro_batches)
     squares = g if squares is None else squares
     numbers = np.float32(alpha), keep, *constants, factor
-    loops.step_each(w, m, v, rows, g, squares, parts, starts, *numbers)
+    row_loops.step_each(w, m, v, rows, g, squares, parts, starts, *numbers)
     return factor
 
 
@@ -200,16 +201,16 @@ def replay_rows(
 ) -> int:
     """See `kernels.reference.replay_rows`."""
     rows = np.arange(len(w), dtype=np.int32) if rows is None else rows
-    behind, seen = loops.take_behind(last, rows, to)
+    behind, seen = row_loops.take_behind(last, rows, to)
     if len(behind):
-        order = numba_group.radix_order(seen, np.int32(0), int(to).bit_length())
+        order = group_loops.radix_order(seen, np.int32(0), int(to).bit_length())
         kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
         keep = _adam_constants(settings, settings.squares / settings.micro_batches)
         constants = keep, *_constants(settings, w.shape[1], kind)
         seen, alphas = _without_refused(seen[order], np.asarray(alphas[:to], np.float32))
         largest = np.float32(_largest_rate(alphas[seen[0] :], settings))
         inputs = behind[order], seen, alphas, largest
-        numba_replay.replay_each(w, m, v, *inputs, *constants, get_num_threads())
+        replay_loops.replay_each(w, m, v, *inputs, *constants, get_num_threads())
     return len(behind)
 
 

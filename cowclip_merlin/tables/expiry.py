@@ -12,7 +12,7 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.numba_prefetch import AHEAD
+from cowclip_merlin.kernels.loops.prefetch import AHEAD
 from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, RowOwners, give_back
 from cowclip_merlin.tables.loops import batch_loops

@@ -48,7 +48,7 @@ def test_every_note_can_be_reached_from_the_results():
 def test_every_step_of_the_method_says_where_it_lives():
     links_to_code = [to for to, _, code in relative(ROOT / "docs/method.md") if code]
     assert len(links_to_code) > 20
-    assert {"clip.py", "unique_rows.py", "scaling.py", "numba_loops.py"} <= {
+    assert {"clip.py", "unique_rows.py", "scaling.py", "rows.py"} <= {
         to.rpartition("/")[2] for to in links_to_code
     }
 

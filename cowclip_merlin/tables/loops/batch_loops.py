@@ -8,7 +8,7 @@ import numpy as np
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.numba_prefetch import AHEAD
+from cowclip_merlin.kernels.loops.prefetch import AHEAD
 from cowclip_merlin.tables import admission
 from cowclip_merlin.tables.admission import AdmissionState
 from cowclip_merlin.tables.id_map import IdMap, RowOwners, take_row

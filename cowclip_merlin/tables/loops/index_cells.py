@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch
+from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.memory import zeros
 from cowclip_merlin.types import Array

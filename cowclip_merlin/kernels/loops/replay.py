@@ -9,8 +9,8 @@ import numpy as np
 from numba import prange
 
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.numba_loops import CHUNK, adam_number, prefetch_state, row_factor
-from cowclip_merlin.kernels.numba_prefetch import AHEAD
+from cowclip_merlin.kernels.loops.prefetch import AHEAD
+from cowclip_merlin.kernels.loops.rows import CHUNK, adam_number, prefetch_state, row_factor
 from cowclip_merlin.types import Array
 
 _CHECK_EVERY = 32  # steps

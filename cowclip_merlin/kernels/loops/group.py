@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch_row
+from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch_row
 from cowclip_merlin.types import Array
 
 
