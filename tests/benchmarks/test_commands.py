@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SUITES = {
     "rows": ("kernels", "tables"),
     "serving": ("load", "triton"),
-    "step": ("profile", "vocabulary", "growing", "loading", "diagnostics", "lists"),
+    "step": ("profile", "vocabulary", "epoch", "growing", "loading", "diagnostics", "lists"),
 }
 SCRIPTS = sorted({file.stem for file in BENCHMARKS.glob("*.py")} - {"baseline_settings", *SUITES})
 SCRIPTS += [f"{script} {part}" for script, parts in SUITES.items() for part in parts]

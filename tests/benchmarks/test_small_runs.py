@@ -222,3 +222,14 @@ def test_lists_are_timed_per_looked_up_id(measured, load, monkeypatch):
     assert (lists.lengths.min(), lists.lengths.max()) == (1, 9)
     found = [b / a for a, b in zip(row["times"]["one"], row["times"]["lists"], strict=True)]
     assert row["ratio"] == pytest.approx(np.median(found)) and "| lazy | 16 |" in out
+
+
+@pytest.mark.runs
+def test_an_epoch_has_the_time_of_its_flush_and_an_auc(measured):
+    small = "--vocabularies 2000 --batch-sizes 512 --updates exact --rows 40000 --held-out 5000"
+    result, out = measured("step epoch", small)
+    (row,) = result["results"]
+    assert (row["steps"], row["of_steps"], len(row["tenths"])) == (79, 79, 10)
+    flush = 1000 * row["flush_seconds"] / 79
+    assert row["ms_per_step_with_flush"] == pytest.approx(row["ms_per_step"] + flush)
+    assert 0.55 < row["auc"] < row["auc_of_truth"] < 0.8 and "| exact | 79 |" in out
