@@ -2,7 +2,8 @@
 
     python benchmarks/step.py epoch [--vocabularies 1000000] [--batch-sizes 1024]
         [--updates exact,lazy] [--rows 2000000] [--held-out 200000] [--embedding-dim 10]
-        [--precision float32] [--jit-compile] [--seconds 600] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
+        [--precision float32] [--jit-compile] [--seconds 600] [--device auto|cpu|gpu]
+        [--json FILE] [--overwrite]
 
 Rows have 26 power-law ids and 13 numbers. A planted logistic model draws their labels, so the AUC
 of the trained model can be compared with the best possible one. On a GPU, CuPy makes the rows, and

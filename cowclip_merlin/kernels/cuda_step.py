@@ -1,8 +1,8 @@
-"""CUDA C++ of a step on grouped rows: sums, missed steps, L2, clip and Adam.
+"""CUDA C++ of a step on grouped rows: sums, L2, clip and Adam.
 
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
 launch does not depend on it: each thread takes several rows, `gridDim` apart. The source follows
-`cuda_source.COMMON_SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses their functions.
+`COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their functions.
 """
 
 from __future__ import annotations
@@ -72,99 +72,19 @@ extern "C" __global__ void join_queued(
     }
 }
 
-// Replay the steps [from, to) that a row has missed: only L2, never clipped. A negative alpha
-// marks a refused step, which is skipped. Returns whether any step was replayed.
-__device__ inline bool replay(float& w, float& m, float& v, index_t from, index_t to,
-                              const float* __restrict__ alphas, float keep_m, float keep_v,
-                              float epsilon, float l2) {
-    bool missed = false;
-    for (index_t s = from; s < to; ++s) {
-        const float alpha = alphas[s];
-        if (alpha < 0.0f) continue;
-        adam(w, m, v, l2 * w, alpha, keep_m, keep_v, epsilon);
-        missed = true;
-    }
-    return missed;
-}
-
-__device__ inline void replay_number(float* w, float* m, float* v, index_t at, index_t from,
-                                     index_t to, const float* alphas, float keep_m, float keep_v,
-                                     float epsilon, float l2) {
-    float my_w = w[at], my_m = m[at], my_v = v[at];
-    replay(my_w, my_m, my_v, from, to, alphas, keep_m, keep_v, epsilon, l2);
-    w[at] = my_w;
-    m[at] = my_m;
-    v[at] = my_v;
-}
-
-// Bring the rows of these ids up to date; ids may have duplicates. Each lane checks one id. The
-// first lane takes the row, and the tiles of its warp replay the rows that the lanes have taken.
-extern "C" __global__ void catch_up_rows(
-    float* w, float* m, float* v, float* last, const float* alphas, index_t to, const void* ids,
-    int wide, index_t n, index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
-    index_t* status, int table) {
-    // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
-    if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
-    const int lane = threadIdx.x % 32, tile = lane / TILE;
-    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
-    for (index_t warp = this_thread() / 32; warp * 32 < n; warp += warps) {
-        const index_t i = warp * 32 + lane;
-        index_t row = 0, seen = to;
-        if (i < n) {
-            const index_t id = id_at(ids, wide, i);
-            if (id < 0 || id >= rows) {
-                refuse(status, table, 1, id);
-            } else if (last[id] < (float)to) {
-                // Nonnegative floats have the order of their bits.
-                row = id;
-                seen = (index_t)__int_as_float(
-                    atomicMax((int*)(last + id), __float_as_int((float)to)));
-            }
-        }
-        word_t taken = __ballot_sync(ALL_LANES, seen < to);
-        while (taken) {
-            word_t rest = taken;
-            for (int k = 0; k < tile; ++k) rest &= rest - 1;
-            const int source = rest ? __ffs(rest) - 1 : lane;
-            const index_t mine = __shfl_sync(ALL_LANES, row, source);
-            const index_t from = __shfl_sync(ALL_LANES, seen, source);
-            for (int j = lane % TILE; rest && j < d; j += TILE)
-                replay_number(w, m, v, mine * d + j, from, to, alphas, keep_m, keep_v, epsilon, l2);
-            for (int k = 0; k < 32 / TILE; ++k) taken &= taken - 1;
-        }
-    }
-}
-
-// Bring every row up to date and reset its step count to 0; one tile per row. It also runs after a
-// refused step: the host forgets the history, so a row must not keep its count.
-extern "C" __global__ void flush_rows(
-    float* w, float* m, float* v, float* last, const float* alphas, index_t to,
-    index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2) {
-    const index_t tiles = (index_t)gridDim.x * blockDim.x / TILE;
-    const int lane = (int)(this_thread() % TILE);
-    index_t row = this_thread() / TILE;
-    for (index_t first = row - row % (32 / TILE); first < rows; first += tiles, row += tiles) {
-        const index_t from = row < rows ? (index_t)last[row] : to;
-        for (int j = lane; from < to && j < d; j += TILE)
-            replay_number(w, m, v, row * d + j, from, to, alphas, keep_m, keep_v, epsilon, l2);
-        __syncwarp();  // every lane has read `last`
-        if (row < rows && lane == 0) last[row] = 0.0f;
-    }
-}
-
 // L2, clip and Adam of the distinct rows, after the steps that they have missed. For the log,
 // sums[0] counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
 extern "C" __global__ void step_groups(
     float* w, float* m, float* v, const float* g, const word_t* ids, const word_t* starts,
     const word_t* u, int d, const float* alpha, float keep_m, float keep_v, float epsilon,
     float l2, int kind, double r, double least, double bound, int exact, float* last,
-    float* history, index_t to, int counted, unsigned long long* sums, index_t* status,
-    int table) {
+    float* history, index_t capacity, index_t to, int counted, unsigned long long* sums,
+    index_t* status, int table) {
     __shared__ unsigned long long cut_rows, factors;
     if (threadIdx.x == 0) cut_rows = factors = 0;
     __syncthreads();
     const bool refused = status[0] != 0;
-    if (exact && this_thread() == 0) history[to] = refused ? -1.0f : alpha[0];
+    if (exact && this_thread() == 0) note_step(history, capacity, to, alpha[0], refused);
     if (refused) return;
     const int lane = (int)(this_thread() % TILE);
     const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
@@ -186,8 +106,8 @@ extern "C" __global__ void step_groups(
             my_m[k] = here ? m[id * d + j] : 0.0f;
             my_v[k] = here ? v[id * d + j] : 0.0f;
             if (here && from < to)
-                missed = replay(my_w[k], my_m[k], my_v[k], from, to, history, keep_m, keep_v,
-                                epsilon, l2);
+                missed = replay(my_w[k], my_m[k], my_v[k], from, to, history, capacity, keep_m,
+                                keep_v, epsilon, l2);
             my_g[k] = here ? g[row * d + j] + l2 * my_w[k] : 0.0f;
         }
         const index_t cnt = inside ? (index_t)starts[row + 1] - starts[row] : 1;

@@ -1,6 +1,7 @@
 """The CUDA source compiles for every tile; this needs nvcc and no GPU."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
 ]
+SOURCE = COMMON_SOURCE + ARRAY_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
 
@@ -32,7 +35,7 @@ LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 @pytest.mark.parametrize("tile", TILES)
 def test_compiles_for_every_tile(tmp_path, tile, architecture):
     file = tmp_path / "kernels.cu"
-    file.write_text(COMMON_SOURCE + ARRAY_SOURCE + GROUP_SOURCE + STEP_SOURCE)
+    file.write_text(SOURCE)
     for bfloat16 in (False, True):
         flags = options(LENGTHS[tile], tile, bfloat16=bfloat16)
         flags += ("-o", str(tmp_path / "kernels.ptx"), str(file))
@@ -50,8 +53,25 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "scatter_digits",
             "step_groups",
             "catch_up_rows",
+            "sweep_rows",
         ):
             assert f".entry {name}(" in ptx
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
         assert "fma.rn.f32" not in replay
         assert "sqrt.rn.f32" in replay and "div.rn.f32" in replay
+        missed = ptx.split(".entry sweep_rows")[1].split(".entry ")[0]
+        assert "fma.rn.f32" in missed and "sqrt.approx.f32" in missed and "div.approx" in missed
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architecture):
+    """65,536 registers for 2 blocks of 256 threads or more: 128 each; and none in memory."""
+    file = tmp_path / "kernels.cu"
+    file.write_text(SOURCE)
+    flags = *options(10, 16), "-cubin", f"-arch={architecture}", "-Xptxas", "-v"
+    command = [NVCC, *flags, "-o", str(tmp_path / "kernels.cubin"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    registers = [int(x) for x in re.findall(r"Used (\d+) registers", done.stderr)]
+    assert len(registers) == SOURCE.count('extern "C" __global__') and max(registers) <= 128
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}

@@ -215,3 +215,19 @@ def test_every_replica_has_the_kernels_of_its_device(row_ops_folder, two_devices
     kernels = str(Path(__file__).parents[1] / "kernels")
     printed = two_devices.run(REPLICAS, kernels, str(row_ops_folder))
     assert printed.endswith("loaded on [0, 1] owners 1\n"), printed
+
+
+@pytest.mark.parametrize("l2", [0.0, 1e-5])
+def test_rows_that_miss_many_steps_are_swept_and_rest(tf, emulated, monkeypatch, l2):
+    """Every step brings a seventh of the rows up to date; replays end early as on the CPU."""
+    monkeypatch.setattr(gpu_ops, "SWEEP_STEPS", 7)
+    ends = []
+    for backend in ("cupy", "numba"):
+        model = TwoTables(tf, backend, l2=l2).train(batches((12,) * 3 + (1,) * 150))
+        if backend == "cupy":
+            states = model.opt._update._states._states.values()
+            steps = 153
+            assert all(steps - state.last.numpy().min() <= 7 for state in states)
+        model.opt.flush()
+        ends.append(model.state)
+    assert_close(*ends)

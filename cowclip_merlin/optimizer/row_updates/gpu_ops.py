@@ -26,6 +26,7 @@ from typing import NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
+from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
@@ -38,12 +39,14 @@ _log = logging.getLogger("cowclip_merlin")
 FUNCTIONS = (
     "load_keys", "count_digits", "scan_counts", "scatter_digits", "count_heads", "write_heads",
     "sum_groups", "sum_queued", "join_queued", "step_groups", "summarize", "catch_up_rows",
-    "flush_rows", "bias_corrected_rate",
+    "sweep_rows", "bias_corrected_rate",
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
-PROGRAM = COMMON_SOURCE + GROUP_SOURCE + STEP_SOURCE
+PROGRAM = COMMON_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE
 BLOCKS_PER_PROCESSOR = 8
+SWEEP_STEPS = 1024
+"""Steps in which all rows are brought up to date, a part of the table in each."""
 _SOURCE_FOLDER = Path(__file__).with_name("row_ops")
 _REMEDY = 'install g++, or use backend="tensorflow"'
 _FLAGS = ("-O2", "-w", "-shared", "-fPIC")
@@ -71,7 +74,8 @@ class TableRecord(ctypes.Structure):
     _fields_ = [
         ("rows", ctypes.c_longlong),
         *((name, ctypes.c_int32) for name in ("d", "tile", "kind", "exact", "counted")),
-        *((name, ctypes.c_int32) for name in ("blocks", "passes", "host", "owner", "slot")),
+        *((name, ctypes.c_int32) for name in ("blocks", "passes", "sweep")),
+        *((name, ctypes.c_int32) for name in ("host", "owner", "slot")),
         *((name, ctypes.c_float) for name in ("l2", "beta_1", "beta_2")),
         *((name, ctypes.c_float) for name in ("keep_m", "keep_v", "epsilon")),
         *((name, ctypes.c_double) for name in ("r", "least", "bound")),
@@ -142,6 +146,7 @@ def record_of(
         kind=settings.kernel_id,
         blocks=loaded.blocks,
         passes=passes(rows),
+        sweep=SWEEP_STEPS,
         host=loaded.host,
         l2=2 * settings.l2,
         beta_1=beta_1,

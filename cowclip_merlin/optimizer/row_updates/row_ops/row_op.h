@@ -1,5 +1,6 @@
 // Base of all operations: their tables, their variables, and the errors of steps.
 #pragma once
+#include <algorithm>
 #include <string>
 
 #include "memory.h"
@@ -67,11 +68,33 @@ class RowOp : public OpKernel {
   // Weights, moments, and if absent rows count their steps: last and history.
   int per_table() const { return tables_[0]->exact ? 5 : 3; }
 
-  void Flush(Queue& queue, const CowClipTable& table, Locked* state, Long to) {
-    queue.Launch(table.functions[kFlushRows], table.blocks, state[0].data<float>(),
+  // Steps that the history has room for; see `note_step` of the kernels.
+  static Long Capacity(const Locked* state) { return (state[4].size() - 2) / 3; }
+
+  void Flush(Queue& queue, const CowClipTable& table, const Locked* state, Long to) {
+    BringUpToDate(queue, table, state, to, 0, table.rows, 0);
+  }
+
+  // A part of the rows in each step, so that no row misses many steps.
+  void Sweep(Queue& queue, const CowClipTable& table, const Locked* state, Long to) {
+    const Long part = to % table.sweep;
+    const Long first = table.rows * part / table.sweep;
+    const Long end = table.rows * (part + 1) / table.sweep;
+    if (first < end) BringUpToDate(queue, table, state, to, first, end, to);
+  }
+
+  void BringUpToDate(Queue& queue, const CowClipTable& table, const Locked* state, Long to,
+                     Long first, Long end, Long count) {
+    queue.Launch(table.functions[kSweepRows], Blocks(table, end - first), state[0].data<float>(),
                  state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
-                 state[4].data<float>(), to, table.rows, table.d, table.keep_m, table.keep_v,
-                 table.epsilon, table.l2);
+                 state[4].data<float>(), Capacity(state), to, first, end, count, table.d,
+                 table.keep_m, table.keep_v, table.epsilon, table.l2);
+  }
+
+  // Number of blocks for a kernel with one tile per row, of at most n rows.
+  static Long Blocks(const CowClipTable& table, Long n) {
+    const Long needed = (n * table.tile + kBlock - 1) / kBlock;
+    return std::max<Long>(1, std::min<Long>(table.blocks, needed));
   }
 
   // Returns the error of a refused step, once; stale rows cause only a warning.

@@ -30,7 +30,7 @@ class CatchUpOp : public RowOp {
       queue.Launch(table.functions[kCatchUpRows],
                    std::min<Long>(table.blocks, (n + kBlock - 1) / kBlock), state[0].data<float>(),
                    state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
-                   state[4].data<float>(), steps[i], ids->data(),
+                   state[4].data<float>(), Capacity(state), steps[i], ids->data(),
                    static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, table.rows, table.d,
                    table.keep_m, table.keep_v, table.epsilon, table.l2, status,
                    table.slot);

@@ -72,7 +72,7 @@ class StepOp : public RowOp {
       Locked* state = &variables[i * per_table()];
       float *last = nullptr, *history = nullptr;
       if (table.exact) {
-        if (steps[i] >= state[4].size()) {
+        if (steps[i] >= Capacity(state)) {
           Flush(queue, table, state, steps[i]);
           steps[i] = 0;
         }
@@ -83,8 +83,10 @@ class StepOp : public RowOp {
                    state[0].data<float>(), state[1].data<float>(), state[2].data<float>(), sums[i],
                    groups[i].ids, groups[i].starts, groups[i].u, table.d, alpha,
                    table.keep_m, table.keep_v, table.epsilon, table.l2, table.kind, table.r,
-                   table.least, table.bound, table.exact, last, history, steps[i], table.counted,
-                   counters, status, table.slot);
+                   table.least, table.bound, table.exact, last, history,
+                   table.exact ? Capacity(state) : 0, steps[i], table.counted, counters, status,
+                   table.slot);
+      if (table.exact) Sweep(queue, table, state, steps[i] + 1);
     }
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
     queue.ToHost(seen.pinned, status, 8 * status_size_);
@@ -96,12 +98,6 @@ class StepOp : public RowOp {
       output->flat<tensorflow::int64>()(0) = steps[i] + 1;
     }
     return tensorflow::OkStatus();
-  }
-
-  // Number of blocks for a kernel with one tile per row: at most one tile for each possible row.
-  static Long Blocks(const CowClipTable& table, Long n) {
-    const Long needed = (n * table.tile + kBlock - 1) / kBlock;
-    return std::max<Long>(1, std::min<Long>(table.blocks, needed));
   }
 
   tensorflow::Status Group(OpKernelContext* context, Queue& queue, std::size_t number,

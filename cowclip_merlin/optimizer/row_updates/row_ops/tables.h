@@ -14,7 +14,7 @@ using Long = long long;
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
   kLoadKeys, kCountDigits, kScanCounts, kScatterDigits, kCountHeads, kWriteHeads, kSumGroups,
-  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kFlushRows, kBiasCorrectedRate,
+  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kSweepRows, kBiasCorrectedRate,
   kFunctions,
 };
 
@@ -30,7 +30,7 @@ extern "C" {
 // index in the status of its optimizer, which has the number `owner`.
 struct CowClipTable {
   Long rows;
-  std::int32_t d, tile, kind, exact, counted, blocks, passes, host, owner, slot;
+  std::int32_t d, tile, kind, exact, counted, blocks, passes, sweep, host, owner, slot;
   float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
   double r, least, bound;
   void* functions[kFunctions];

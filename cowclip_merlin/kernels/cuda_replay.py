@@ -1,0 +1,167 @@
+"""CUDA C++ that replays the steps that rows have missed.
+
+The source follows `cuda_source.COMMON_SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses
+their functions. A replay computes roots and quotients approximately, to 2 units in the last place.
+It ends early when the number is at rest, by the rule of `kernels.loops.replay.is_at_rest`.
+"""
+
+from __future__ import annotations
+
+REPLAY_SOURCE = r"""
+// The history of the steps since the last flush is one array of three parts: the rate of each step,
+// which is negative if the step was refused [capacity]; and of the steps before each step, the
+// largest rate [capacity + 1], and how many were refused [capacity + 1]. A largest rate of 0 is
+// unknown: the CPU, which has only the first part, made the steps.
+enum { CHECK_EVERY = 32 };
+
+__device__ inline void note_step(float* history, index_t capacity, index_t step, float rate,
+                                 bool refused) {
+    float *largest = history + capacity, *refusals = largest + capacity + 1;
+    const float before = step == 0 ? 1e-37f : largest[step];
+    if (step == 0) refusals[0] = 0.0f;
+    history[step] = refused ? -1.0f : rate;
+    largest[step + 1] = before > 0.0f && !refused && rate > before ? rate : before;
+    refusals[step + 1] = (step == 0 ? 0.0f : refusals[step]) + (refused ? 1.0f : 0.0f);
+}
+
+__device__ inline float fast_root(float x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return sqrtf(x);
+#endif
+}
+
+__device__ inline float fast_quotient(float x, float y) {
+#ifdef __CUDA_ARCH__
+    return __fdividef(x, y);
+#else
+    return x / y;
+#endif
+}
+
+// Adam of a missed step, whose only gradient is that of L2.
+__device__ inline void missed_step(float& w, float& m, float& v, float alpha, float keep_m,
+                                   float keep_v, float epsilon, float l2) {
+    const float g = l2 * w;
+    m = fmaf(g - m, keep_m, m);
+    v = fmaf(fmaf(g, g, -v), keep_v, v);
+    w -= fast_quotient(m * alpha, fast_root(v) + epsilon);
+}
+
+// Returns the largest rate of the steps before `to`, or 0 if a replay must not end early: unless
+// |m| / sqrt(v) falls and weights near 0 do not swing, a number never rests.
+__device__ inline float rate_to_rest(const float* history, index_t capacity, index_t to,
+                                     float keep_m, float keep_v, float epsilon, float l2) {
+    const float largest = to <= capacity ? history[capacity + to] : 0.0f;
+    const bool falls = 1.0f - keep_m <= 0.999f * sqrtf(1.0f - keep_v);
+    return falls && l2 * largest <= epsilon ? largest : 0.0f;
+}
+
+__device__ inline bool at_rest(float w, float m, float v, float largest, float epsilon, float l2) {
+    const float lost = 1.0f / (1 << 26), small = 1e-8f;
+    const float step = fabsf(m) * largest, room = fast_root(v) + epsilon;
+    if (l2 == 0.0f) return step <= lost * fabsf(w) * room;
+    return fabsf(w) <= small * largest && step <= small * largest * room;
+}
+
+// Replay the steps [from, to) that a number has missed: only L2, never clipped. Returns whether
+// any of them was not refused.
+__device__ inline bool replay(float& w, float& m, float& v, index_t from, index_t to,
+                              const float* history, index_t capacity, float keep_m, float keep_v,
+                              float epsilon, float l2) {
+    const float largest =
+        from < to ? rate_to_rest(history, capacity, to, keep_m, keep_v, epsilon, l2) : 0.0f;
+    bool missed = false;
+    for (index_t s = from; s < to;) {
+        if (largest > 0.0f && at_rest(w, m, v, largest, epsilon, l2)) {
+            const float* refusals = history + 2 * capacity + 1;
+            const float steps = (float)(to - s) - (refusals[to] - refusals[s]);
+            m *= expf(steps * log1pf(-keep_m));
+            v *= expf(steps * log1pf(-keep_v));
+            if (l2 != 0.0f) w = m = 0.0f;
+            return missed || steps > 0.0f;
+        }
+        const index_t end = s + CHECK_EVERY < to ? s + CHECK_EVERY : to;
+        for (; s < end; ++s) {
+            const float alpha = history[s];
+            if (alpha < 0.0f) continue;
+            missed_step(w, m, v, alpha, keep_m, keep_v, epsilon, l2);
+            missed = true;
+        }
+    }
+    return missed;
+}
+
+__device__ inline void replay_number(float* w, float* m, float* v, index_t at, index_t from,
+                                     index_t to, const float* history, index_t capacity,
+                                     float keep_m, float keep_v, float epsilon, float l2) {
+    float my_w = w[at], my_m = m[at], my_v = v[at];
+    replay(my_w, my_m, my_v, from, to, history, capacity, keep_m, keep_v, epsilon, l2);
+    w[at] = my_w;
+    m[at] = my_m;
+    v[at] = my_v;
+}
+
+// Bring the rows of these ids up to date; ids may have duplicates. Each lane checks one id. The
+// first lane takes the row, and the tiles of its warp replay the rows that the lanes have taken.
+extern "C" __global__ void catch_up_rows(
+    float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
+    const void* ids, int wide, index_t n, index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
+    index_t* status, int table) {
+    // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
+    if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
+    const int lane = threadIdx.x % 32, tile = lane / TILE;
+    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
+    for (index_t warp = this_thread() / 32; warp * 32 < n; warp += warps) {
+        const index_t i = warp * 32 + lane;
+        index_t row = 0, seen = to;
+        if (i < n) {
+            const index_t id = id_at(ids, wide, i);
+            if (id < 0 || id >= rows) {
+                refuse(status, table, 1, id);
+            } else if (last[id] < (float)to) {
+                // Nonnegative floats have the order of their bits.
+                row = id;
+                seen = (index_t)__int_as_float(
+                    atomicMax((int*)(last + id), __float_as_int((float)to)));
+            }
+        }
+        word_t taken = __ballot_sync(ALL_LANES, seen < to);
+        while (taken) {
+            word_t rest = taken;
+            for (int k = 0; k < tile; ++k) rest &= rest - 1;
+            const int source = rest ? __ffs(rest) - 1 : lane;
+            const index_t mine = __shfl_sync(ALL_LANES, row, source);
+            const index_t from = __shfl_sync(ALL_LANES, seen, source);
+            for (int j = lane % TILE; rest && j < d; j += TILE)
+                replay_number(w, m, v, mine * d + j, from, to, history, capacity, keep_m, keep_v,
+                              epsilon, l2);
+            for (int k = 0; k < 32 / TILE; ++k) taken &= taken - 1;
+        }
+    }
+}
+
+// Bring rows [first, end) up to date, and set their step count to `count`; one tile per row. It also
+// runs after a refused step: if the host forgets the history, a row must not keep its count.
+extern "C" __global__ void sweep_rows(
+    float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
+    index_t first, index_t end, index_t count, int d, float keep_m, float keep_v, float epsilon,
+    float l2) {
+    const index_t tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    const int lane = (int)(this_thread() % TILE);
+    index_t row = first + this_thread() / TILE;
+    // All lanes of a warp stay until all its tiles are done.
+    for (index_t least = row - (row - first) % (32 / TILE); least < end;
+         least += tiles, row += tiles) {
+        const index_t from = row < end ? (index_t)last[row] : to;
+        for (int j = lane; from < to && j < d; j += TILE)
+            replay_number(w, m, v, row * d + j, from, to, history, capacity, keep_m, keep_v,
+                          epsilon, l2);
+        __syncwarp();  // every lane has read `last`
+        if (row < end && lane == 0) last[row] = (float)count;
+    }
+}
+"""
