@@ -55,7 +55,7 @@ def _first_rows(file: FilePath, log_format: LogFormat) -> dict[str, list[object]
         check_columns(parquet.schema_arrow.names, names, file)
         batch = next(parquet.iter_batches(batch_size=_ROWS, columns=names), None)
         return {name: [] for name in names} if batch is None else batch.to_pydict()
-    others = {"label": "", "continuous": (), "weight": "", "multi": {}, "vectors": {}}
-    as_text = replace(log_format.of_file(file), categorical=tuple(names), **others)
+    others = {"continuous": (), "multi": {}, "vectors": {}}
+    as_text = replace(log_format.of_file(file).without_label(), categorical=tuple(names), **others)
     parsed = next(read_text_rows(file, as_text, _BLOCK_BYTES, lambda lines: None), None)
     return {name: [] for name in names} if parsed is None else parsed.table[:_ROWS].to_pydict()

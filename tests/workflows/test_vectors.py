@@ -59,6 +59,13 @@ def test_vectors_are_written_as_they_are(tmp_path, kind):
     assert schema.properties["value_count"] == {"min": LENGTH, "max": LENGTH}
 
 
+def test_vectors_beside_several_labels(tmp_path):
+    rows = frame().assign(seconds=np.arange(40) / 8)
+    data = prepared(tmp_path, rows, label=("y", "seconds"), regression=("seconds",))
+    np.testing.assert_array_equal(np.stack(rows_of(data).text), np.stack(rows.text))
+    assert rows_of(data).seconds.tolist() == rows.seconds.tolist()
+
+
 def test_merlin_reads_the_schema_of_the_folder(tmp_path):
     from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 
