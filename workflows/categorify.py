@@ -33,11 +33,10 @@ class FastCategorify(ops.Categorify):
 
     On pandas it looks values up in a hash index, where NVTabular joins and sorts. NVTabular
     rejects a partition in which a column has no values; this class gives it the missing id. With
-    cuDF it counts by itself, since NVTabular's count fails from cuDF 24.8 on.
+    cuDF it counts by itself, since NVTabular's count fails from cuDF 24.8 on. Ties in frequency
+    are then sorted by value, as `prepare` sorts them.
 
     Args:
-        coded: whether the rows to fit on are pandas frames with categoricals. Their codes are
-            counted. As with cuDF, ties in frequency are sorted by value.
         multi: columns with several values per row -> what separates them in text. Their ids are
             lists. A row without a value has an empty list, and a missing value in a list no id.
         share: column -> the column whose vocabulary it has, too. NVTabular's joint encoding does
@@ -48,13 +47,12 @@ class FastCategorify(ops.Categorify):
     def __init__(
         self,
         *,
-        coded: bool = False,
         multi: Mapping[str, str] | None = None,
         share: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.coded, self.multi = coded, dict(multi or {})
+        self.multi = dict(multi or {})
         # NVTabular reads from it the size of a column's vocabulary, and the name of its domain.
         self.storage_name = dict(share or {})
 
@@ -65,14 +63,11 @@ class FastCategorify(ops.Categorify):
             col_selector: names of the columns.
             ddf: the rows, a Dask dataframe.
         """
-        if not self.coded and not self.storage_name and isinstance(ddf._meta, pd.DataFrame):
+        if isinstance(ddf._meta, pd.DataFrame):
             return super().fit(col_selector, ddf)
         folder = Path(self.out_path) / "categories"
         folder.mkdir(exist_ok=True)
-        tables: dict[str, list[str]] = {}
-        for name in col_selector.names:
-            tables.setdefault(self._table_of(name), []).append(name)
-        return fit_vocabularies(ddf, tables, folder, self.freq_threshold)
+        return fit_vocabularies(ddf, col_selector.names, folder, self.freq_threshold)
 
     def _table_of(self, column: str) -> str:
         """Return the name of a column's vocabulary."""

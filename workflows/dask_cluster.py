@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.dask_client import connect
-from cowclip_merlin.workflows.threads import cpu_threads
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -42,7 +41,12 @@ def _missing_for_gpu() -> str | None:
 
 
 def clear_category_cache() -> None:
-    """Clear NVTabular's cache, so that every worker reads `categories/` again."""
+    """Clear NVTabular's cache, so that every worker reads `categories/` again.
+
+    A process that has not imported Merlin has none, and no client of a cluster.
+    """
+    if "merlin.io" not in sys.modules:
+        return
     from merlin.core.utils import global_dask_client
     from merlin.io.worker import clean_worker_cache
 
@@ -60,7 +64,7 @@ def _clear_worker_cache(dask_worker: Worker) -> None:
 
 @contextmanager
 def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
-    """Run the block with Dask on the given scheduler, the GPUs, or threads of this process.
+    """Run the block with Dask on the given scheduler or the GPUs; with neither, without Dask.
 
     Args:
         scheduler: address of a running scheduler, like "tcp://10.0.0.5:8786".
@@ -69,27 +73,16 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
     Raises:
         InputError: if no scheduler answers at the address.
     """
-    compat.nvtabular()
-    with compat.keep_lists(), _computing(scheduler, gpu=gpu):
-        yield
-
-
-@contextmanager
-def _computing(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
-    import dask
-
     if scheduler is not None:
+        compat.nvtabular()  # whose cache on the workers `clear_category_cache` clears
         with connect(scheduler):
             yield
     elif gpu:
         from dask_cuda import LocalCUDACluster
         from distributed import Client
 
+        compat.nvtabular()
         with LocalCUDACluster() as workers, Client(workers):
             yield
     else:
-        from dask.diagnostics import ProgressBar
-
-        bar = ProgressBar(dt=0.5, out=sys.stderr) if sys.stderr.isatty() else nullcontext()
-        with dask.config.set(scheduler="threads", num_workers=cpu_threads()), bar:
-            yield
+        yield

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
-from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.nvtabular_graph import (
     Recipe,
     Statistics,
     load_workflow,
     operators,
-    output_types,
-    write_hugectr_lists,
 )
+from cowclip_merlin.workflows.prepared.hugectr import output_types, write_lists
+from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
+from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.vocabulary import count_values, write_vocabularies
 
@@ -117,7 +117,7 @@ def write_split(
         )
     )
     if hugectr:
-        write_hugectr_lists(out, _description(names, rows, log_format))
+        write_lists(out, names, rows, log_format)
 
 
 def _write_part(
@@ -149,19 +149,16 @@ def _write_part(
     return len(frame)
 
 
-def _description(
-    names: Sequence[str], rows: Sequence[int], log_format: LogFormat
-) -> dict[str, list[JsonObject]]:
-    """Return what Merlin writes into `_metadata.json`: rows of the files, places of the columns."""
-    kinds = {
-        "cats": log_format.categorical,
-        "conts": log_format.continuous,
-        "labels": (log_format.label,),
-    }
-    place = {name: i for i, name in enumerate(c for kind in kinds.values() for c in kind)}
-    described: dict[str, list[JsonObject]] = {
-        "file_stats": [{"file_name": n, "num_rows": count} for n, count in zip(names, rows)]
-    }
-    for kind, columns in kinds.items():
-        described[kind] = [{"col_name": name, "index": place[name]} for name in columns]
-    return described
+def frequent_unknown(files: Sequence[Path], column: str, vocabulary: Path) -> list[str]:
+    """Return the most frequent values that a vocabulary lacks, of one staged file of text."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    known = pq.read_table(vocabulary).column(0).combine_chunks()
+    for file in files:
+        text = read_staged(file)[column].drop_null()
+        counts = text.filter(pc.invert(pc.is_in(text, known))).value_counts().to_pylist()
+        if counts:
+            counts.sort(key=lambda each: (-each["counts"], each["values"]))
+            return [each["values"] for each in counts[:LOOKED_AT]]
+    return []

@@ -7,24 +7,18 @@ value. `gpu_graph` does the same with cuDF.
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows.raw.file_formats import read_staged, staged_schema
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 if TYPE_CHECKING:
     import nvtabular as nvt
-    import pandas as pd
     from merlin.dag import BaseOperator
-    from merlin.io import Dataset
     from merlin.schema import ColumnSchema, Schema, Tags
 
 
@@ -73,7 +67,7 @@ class Statistics:
 
 
 def build_workflow(
-    log_format: LogFormat, recipe: Recipe, categories: str | Path = ".", *, coded: bool = False
+    log_format: LogFormat, recipe: Recipe, categories: str | Path = "."
 ) -> nvt.Workflow:
     """Build an unfitted `nvtabular.Workflow` for these columns.
 
@@ -81,7 +75,6 @@ def build_workflow(
         log_format: the columns.
         recipe: how to transform them.
         categories: folder in which fitting writes `categories/`.
-        coded: whether categories are fitted as pandas categoricals instead of text.
     """
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
@@ -89,7 +82,6 @@ def build_workflow(
     from cowclip_merlin.workflows.categorify import FastCategorify
 
     outputs = list(log_format.categorical) >> FastCategorify(
-        coded=coded,
         multi=log_format.multi,
         share=log_format.share_embedding,
         freq_threshold=recipe.freq_threshold,
@@ -189,26 +181,6 @@ def read_statistics(workflow: nvt.Workflow, log_format: LogFormat) -> Statistics
     )
 
 
-def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Dataset:
-    """Open staged files as a Merlin dataset of pandas frames: one partition per file, in order.
-
-    The operators that are fitted share one read of a partition, and Merlin does not read a file to
-    find its columns.
-    """
-    from dask import dataframe, delayed
-    from merlin.io import Dataset
-
-    parts = [delayed(_read_staged)(file) for file in files]
-    meta = staged_schema(files[0]).empty_table().to_pandas()
-    rows = dataframe.from_delayed(parts, meta=meta, verify_meta=False)
-    return Dataset(rows, cpu=True, schema=raw_schema(log_format))
-
-
-def _read_staged(file: Path) -> pd.DataFrame:
-    """Read a staged file as a pandas frame; text with a dictionary becomes categoricals."""
-    return read_staged(file).to_pandas()
-
-
 def raw_schema(log_format: LogFormat) -> Schema:
     """Return the Merlin schema of the columns before they are transformed."""
     import numpy as np
@@ -237,76 +209,6 @@ def vector_schema(name: str, length: int, tags: Sequence[Tags] = ()) -> ColumnSc
     count = {"value_count": {"min": length, "max": length}}
     lists = {"is_list": True, "is_ragged": False}
     return ColumnSchema(name, dtype=np.float32, tags=list(tags), properties=count, **lists)
-
-
-def write_split(
-    workflow: nvt.Workflow,
-    files: Sequence[Path],
-    out: Path,
-    log_format: LogFormat,
-    *,
-    hugectr: bool,
-) -> None:
-    """Transform staged files into `out/part-*.parquet`, with rows in the order of the input.
-
-    With `hugectr`, labels are float32 and ids int64, and `_metadata.json` and `_file_list.txt`
-    are kept. The list names files relative to the parent folder of `out`.
-    """
-    rows = workflow.transform(open_dataset(files, log_format))
-    (_lists_as_int64(rows, log_format.multi) if hugectr and log_format.multi else rows).to_parquet(
-        str(out),
-        dtypes=output_types(log_format) if hugectr else None,
-        cats=list(log_format.categorical),
-        conts=list(log_format.continuous),
-        labels=list(log_format.labels),
-    )
-    _rename_parts(out, hugectr=hugectr)
-
-
-def output_types(log_format: LogFormat) -> dict[str, str]:
-    """Return the types that HugeCTR reads: float32 labels and int64 ids, apart from lists."""
-    one_each = [name for name in log_format.categorical if name not in log_format.multi]
-    return {log_format.label: "float32", **dict.fromkeys(one_each, "int64")}
-
-
-def _lists_as_int64(rows: Dataset, names: Iterable[str]) -> Dataset:
-    """Return a Merlin dataset whose lists have int64; its own conversion knows only numbers."""
-    from merlin.io import Dataset
-
-    frames = rows.to_ddf()
-    converted = frames.map_partitions(_with_int64, list(names), meta=frames._meta)
-    return Dataset(converted, cpu=True, schema=rows.schema)
-
-
-def _with_int64(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    lists = {name: [ids.astype("int64") for ids in frame[name]] for name in names}
-    return frame.assign(**lists)
-
-
-def _rename_parts(out: Path, *, hugectr: bool) -> None:
-    """Give the files names that sort in order; remove files with paths of the work folder."""
-    described = json.loads((out / "_metadata.json").read_text(encoding="utf-8"))
-    for index, entry in enumerate(described["file_stats"]):
-        new = f"part-{index:05d}.parquet"
-        (out / entry["file_name"]).rename(out / new)
-        entry["file_name"] = new
-    for name in ("_metadata", "_metadata.json", "_file_list.txt", "schema.pbtxt"):
-        (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / ".merlin", ignore_errors=True)
-    if hugectr:
-        write_hugectr_lists(out, described)
-
-
-def write_hugectr_lists(out: Path, described: Mapping[str, list[JsonObject]]) -> None:
-    """Write `_metadata.json` and `_file_list.txt`.
-
-    HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
-    """
-    names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
-    (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
-    (out / "_file_list.txt").write_text(
-        "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"
-    )
 
 
 def load_workflow(

@@ -24,9 +24,9 @@ from cowclip_merlin.addresses import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows import gpu_graph, nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
-from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.encoding.steps import CpuSteps, GpuSteps, Staged, Steps
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepare_checks import (
     check_base_apart,
     check_name,
@@ -35,7 +35,7 @@ from cowclip_merlin.workflows.prepare_checks import (
     refuse_unsupported,
 )
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, FieldCounts, write_counts
+from cowclip_merlin.workflows.prepared.counts import FieldCounts, cardinalities, write_counts
 from cowclip_merlin.workflows.prepared.folder import DATASET, PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
@@ -54,7 +54,7 @@ from cowclip_merlin.workflows.train_test_split import Split
 from cowclip_merlin.workflows.vector_lengths import with_vector_lengths
 
 if TYPE_CHECKING:
-    import nvtabular as nvt
+    from cowclip_merlin.workflows.encoding.encoder import Encoder
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
@@ -131,42 +131,42 @@ def _prepare(
 ) -> None:
     data = work / "data"
     data.mkdir()
+    recipe = settings.recipe if base is None else base.recipe
+    encoder = None if gpu else _encoder(settings, log_format, recipe, base)
     ingested = Ingest(
         log_format,
         split,
         max_bad_fraction=settings.max_bad_fraction,
         block_bytes=int(settings.partition_mb * (1 << 20)),
         stage=work / "stage",
-        coded=not gpu,
+        encoder=encoder,
         quarantine=data / "quarantine" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
         printed=_printed_columns(base, settings.files),
     ).run(settings.files)
-    recipe = settings.recipe if base is None else base.recipe
+    rows = Staged(ingested=ingested, log_format=log_format, recipe=recipe, data=data)
+    on_cluster = settings.scheduler is not None
+    steps: Steps = GpuSteps(rows=rows)
+    if encoder is not None:
+        steps = CpuSteps(rows=rows, encoder=encoder, stage=work / "stage", on_cluster=on_cluster)
     with (
         compat.quiet_merlin(),
         dask_cluster(settings.scheduler, gpu=gpu),
         Threads(1) as drawing,
     ):
         if settings.extend is not None:
-            workflow, statistics = _extend(ingested, base, log_format, data, gpu=gpu)
+            statistics = _extend(steps, base, rows)
         elif base is not None:
             shutil.copytree(base.path / "categories", data / "categories")
-            workflow, statistics = base.workflow(), base.statistics
+            statistics = base.statistics
         else:
-            workflow, statistics = _fit(ingested, log_format, recipe, data, gpu=gpu)
+            statistics = steps.fit(recipe.freq_threshold)
         counts = write_counts(data, log_format)
         drawing.start(write_figure, counts, data)
-        _transform(
-            workflow,
-            statistics,
-            recipe,
-            ingested,
-            log_format,
-            data,
-            gpu=gpu,
-            hugectr=settings.hugectr,
-        )
+        clear_category_cache()  # workers may hold those of an earlier folder of this name
+        for name in ingested.files:
+            (data / name).mkdir()
+        steps.write_splits(statistics, hugectr=settings.hugectr)
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
@@ -183,7 +183,7 @@ def _prepare(
         targets=ingested.targets,
         fitted_rows=_fitted_rows(settings, base, ingested, recipe),
     )
-    _finish(settings, base, ingested, data, counts)
+    _finish(settings, base, rows, counts, steps)
 
 
 def _printed_columns(base: PreparedData | None, files: Sequence[FilePath]) -> set[str]:
@@ -192,9 +192,18 @@ def _printed_columns(base: PreparedData | None, files: Sequence[FilePath]) -> se
     return printed_columns(base)
 
 
+def _encoder(
+    settings: PrepareSettings, log_format: LogFormat, recipe: Recipe, base: PreparedData | None
+) -> Encoder:
+    """Return what encodes the rows: with `like`, by the vocabulary of the base folder."""
+    from cowclip_merlin.workflows.encoding.encoder import Encoder
+
+    known = None if settings.like is None else base.path / "categories"
+    return Encoder(log_format, recipe, known)
+
+
 def _import_early() -> None:
     """Import what the later steps need; on a second core, this takes no time."""
-    compat.nvtabular()
     for name in ("figure", "backends.backend_svg"):
         importlib.import_module(f"matplotlib.{name}")
 
@@ -207,64 +216,17 @@ def _fitted_rows(
     return new + (base.fitted_rows if base else 0)
 
 
-def _fit(
-    ingested: IngestResult, log_format: LogFormat, recipe: Recipe, data: Path, *, gpu: bool
-) -> tuple[nvt.Workflow, nvtabular_graph.Statistics]:
-    """Fit a workflow on the recipe's rows, and write the vocabularies."""
-    fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
-    if gpu:
-        workflow = gpu_graph.fit(fitted, log_format, recipe, data)
-    else:
-        workflow = nvtabular_graph.build_workflow(log_format, recipe, data, coded=True)
-        workflow.fit(nvtabular_graph.open_dataset(fitted, log_format))
-    return workflow, nvtabular_graph.read_statistics(workflow, log_format)
-
-
-def _extend(
-    ingested: IngestResult, base: PreparedData, log_format: LogFormat, data: Path, *, gpu: bool
-) -> tuple[nvt.Workflow, nvtabular_graph.Statistics]:
+def _extend(steps: Steps, base: PreparedData, rows: Staged) -> Statistics:
     """Add the values of the recipe's rows to the vocabularies of a folder; keep its scales."""
-    import pyarrow.parquet as pq
-
     from cowclip_merlin.workflows.extension import extend_vocabularies
 
-    recipe = base.recipe
-    _fit(ingested, log_format, replace(recipe, freq_threshold=0), data, gpu=gpu)
-    folder, names = data / "categories", list(log_format.tables)
-    again = extend_vocabularies(base.path / "categories", folder, names, recipe.freq_threshold)
+    steps.fit(threshold=0)
+    before, folder = base.path / "categories", rows.data / "categories"
+    names, threshold = list(rows.log_format.tables), base.recipe.freq_threshold
+    again = extend_vocabularies(before, folder, names, threshold)
     if again:
         print(f"{base.path}: has no rare.*.parquet; its {again:,} rare values begin to count again")
-    sizes = {
-        field: FIRST_VALUE + pq.read_metadata(folder / f"unique.{name}.parquet").num_rows
-        for name, fields in log_format.tables.items()
-        for field in fields
-    }
-    sizes = {field: sizes[field] for field in log_format.categorical}
-    statistics = replace(base.statistics, cardinalities=sizes)
-    return nvtabular_graph.load_workflow(log_format, recipe, statistics, data), statistics
-
-
-def _transform(
-    workflow: nvt.Workflow,
-    statistics: nvtabular_graph.Statistics,
-    recipe: Recipe,
-    ingested: IngestResult,
-    log_format: LogFormat,
-    data: Path,
-    *,
-    gpu: bool,
-    hugectr: bool,
-) -> None:
-    """Transform and write both splits."""
-    clear_category_cache()  # workers of a cluster may hold those of an earlier folder of this name
-    for name, files in ingested.files.items():
-        (data / name).mkdir()
-        if files and gpu:
-            gpu_graph.write_split(
-                workflow, statistics, files, data / name, log_format, recipe, hugectr=hugectr
-            )
-        elif files:
-            nvtabular_graph.write_split(workflow, files, data / name, log_format, hugectr=hugectr)
+    return replace(base.statistics, cardinalities=cardinalities(folder, rows.log_format))
 
 
 def _settings_record(
@@ -303,16 +265,16 @@ def _settings_record(
 def _finish(
     settings: PrepareSettings,
     base: PreparedData | None,
-    ingested: IngestResult,
-    data: Path,
+    staged: Staged,
     counts: FieldCounts,
+    steps: Steps,
 ) -> None:
-    prepared = PreparedData.load(data)
+    ingested, prepared = staged.ingested, PreparedData.load(staged.data)
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
     unknown = None if settings.like is None else unknown_shares(prepared)
-    write_summary(prepared, counts, data, name=settings.out.name, unknown=unknown)
+    write_summary(prepared, counts, staged.data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     rows = ingested.rows
@@ -328,7 +290,7 @@ def _finish(
         warn_of_two_texts(prepared)
     else:
         print(format_shares(unknown))
-        warn_of_unknown(base, unknown, ingested.files["test"])
+        warn_of_unknown(base, unknown, steps.frequent_unknown)
 
 
 def _shown(out: Path) -> str:

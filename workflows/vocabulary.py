@@ -1,12 +1,8 @@
-"""Count the values of columns, and write the files of NVTabular's Categorify.
-
-On a CPU, a column is coded: a pandas categorical, with integer codes and the distinct values of one
-partition. Counts of codes become counts of values once per partition, so no task handles a string
-per row. On a GPU, cuDF counts the values themselves.
-"""
+"""Write the files of NVTabular's Categorify; on a GPU, count the values for them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,20 +25,21 @@ _MERGED_AT_ONCE = 8
 
 
 def fit_vocabularies(
-    ddf: dd.DataFrame, tables: Mapping[str, Sequence[str]], folder: Path, threshold: int
+    ddf: dd.DataFrame, names: Sequence[str], folder: Path, threshold: int
 ) -> Delayed:
     """Return a `dask.delayed` that counts all partitions, writes the files and returns their paths.
 
     Args:
-        ddf: Dask dataframe with a pandas categorical, or a cuDF column, for each column.
-        tables: vocabulary -> the columns that have its values.
+        ddf: Dask dataframe of cuDF.
+        names: columns.
         folder: existing folder of the files.
         threshold: values seen less often get no id.
     """
     from dask import delayed
 
-    counts = [delayed(count_values)(part, dict(tables)) for part in ddf.to_delayed()]
-    return write_vocabularies(counts, list(tables), folder, threshold)
+    tables = {name: [name] for name in names}
+    counts = [delayed(count_values)(part, tables) for part in ddf.to_delayed()]
+    return write_vocabularies(counts, names, folder, threshold)
 
 
 def write_vocabularies(
@@ -67,23 +64,14 @@ def write_vocabularies(
     )
 
 
-def count_values(
-    frame: pd.DataFrame | cudf.DataFrame, tables: Mapping[str, Sequence[str]]
-) -> dict[str, pa.Table]:
-    """Count the values of one partition: vocabulary -> Arrow table of value and count.
+def count_values(frame: cudf.DataFrame, tables: Mapping[str, Sequence[str]]) -> dict[str, pa.Table]:
+    """Count the values of a cuDF frame: vocabulary -> Arrow table of value and count.
 
-    The partition is a pandas frame with categoricals, or with lists of texts, or a cuDF frame.
-    Missing values are counted as one null. Categories that do not occur are left out.
+    Missing values are counted as one null.
 
     Args:
         frame: the rows.
         tables: vocabulary -> the columns that have its values.
-
-    >>> frame = pd.DataFrame({"a": pd.Categorical(["x", None, "x"], categories=["w", "x"])})
-    >>> count_values(frame, {"a": ["a"]})["a"].to_pylist()
-    [{'value': None, 'count': 1}, {'value': 'x', 'count': 2}]
-    >>> count_values(frame.assign(b=frame.a), {"a": ["a", "b"]})["a"].to_pylist()
-    [{'value': None, 'count': 2}, {'value': 'x', 'count': 4}]
     """
     return {
         name: _sum_of([_counts_of(frame[column]) for column in columns])
@@ -91,29 +79,12 @@ def count_values(
     }
 
 
-def _counts_of(column: pd.Series | cudf.Series) -> pa.Table:
-    if isinstance(column, pd.Series):
-        coded = isinstance(column.dtype, pd.CategoricalDtype)
-        return _counts_of_codes(column.array) if coded else _counts_of_lists(column)
+def _counts_of(column: cudf.Series) -> pa.Table:
     counts = column.rename("value").value_counts(dropna=False).reset_index()
     value, count = counts.to_arrow(preserve_index=False).columns
     if pa.types.is_null(value.type) or pa.types.is_large_string(value.type):
         value = value.cast(pa.string())
     return pa.table({"value": value, "count": count.cast(pa.int64())})
-
-
-def _counts_of_codes(column: pd.Categorical) -> pa.Table:
-    codes = np.add(column.codes, 1, dtype=np.intp)  # 0: missing
-    counts = np.bincount(codes, minlength=len(column.categories) + 1)
-    values = pa.array([None, *column.categories], pa.string())
-    table = pa.table({"value": values, "count": pa.array(counts, pa.int64())})
-    return table.filter(pa.array(counts > 0))
-
-
-def _counts_of_lists(column: pd.Series) -> pa.Table:
-    lists = pa.array(column, pa.list_(pa.string()), from_pandas=True)
-    counts = lists.flatten().value_counts()
-    return pa.table({"value": counts.field("values"), "count": counts.field("counts")})
 
 
 def add_counts(parts: Sequence[dict[str, pa.Table]]) -> dict[str, pa.Table]:
@@ -171,9 +142,9 @@ def write_values(
         lost: number of rare values that are not in `rare`.
     """
     path = f"{folder}/unique.{name}.parquet"
-    has_values = kept.num_rows or rare.num_rows
-    frame = _with_ids(kept, name) if has_values else empty_vocabulary(name)
-    pq.write_table(pa.Table.from_pandas(frame), path)
+    has_rows = kept.num_rows or rare.num_rows
+    empty = pa.Table.from_pandas(empty_vocabulary(name))
+    pq.write_table(_with_ids(kept, name) if has_rows else empty, path)
     if rare.num_rows:
         pq.write_table(by_frequency(rare), f"{folder}/rare.{name}.parquet")
     observed = [lost + sum_of_counts(rare), sum_of_counts(kept)]
@@ -192,11 +163,22 @@ def sum_of_counts(counts: pa.Table) -> int:
     return pc.sum(counts["count"], min_count=0).as_py()
 
 
-def _with_ids(known: pa.Table, name: str) -> pd.DataFrame:
-    """Return values and counts under NVTabular's names, with the ids as index."""
-    ids = pd.RangeIndex(FIRST_VALUE, FIRST_VALUE + known.num_rows)
-    values = known["value"].to_pandas().to_numpy()
-    return pd.DataFrame({name: values, f"{name}_size": known["count"].to_numpy()}, index=ids)
+def _with_ids(known: pa.Table, name: str) -> pa.Table:
+    """Return values and counts under NVTabular's names, with the ids as index for pandas.
+
+    pandas describes the first row only: it would make a Python string of every value.
+    """
+    first = known.slice(0, 1)
+    ids = pd.RangeIndex(FIRST_VALUE, FIRST_VALUE + first.num_rows)
+    values = first["value"].to_pandas().to_numpy()
+    frame = pd.DataFrame({name: values, f"{name}_size": first["count"].to_numpy()}, index=ids)
+    described = pa.Table.from_pandas(frame)
+    if not known.num_rows:
+        return described
+    about = json.loads(described.schema.metadata[b"pandas"])
+    about["index_columns"][0]["stop"] = FIRST_VALUE + known.num_rows
+    found = known.select(["value", "count"]).rename_columns(described.column_names)
+    return found.replace_schema_metadata({"pandas": json.dumps(about)})
 
 
 def empty_vocabulary(name: str) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from cowclip_merlin.compat.arrays import (
     ranges_of_parts,
     sums_of_parts,
 )
-from cowclip_merlin.compat.empty_lists import keep_lists
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
@@ -37,7 +36,6 @@ from cowclip_merlin.compat.merlin import (
 __all__ = [
     "all_to_all",
     "gpu_count",
-    "keep_lists",
     "legacy_optimizer",
     "merlin_models",
     "merlin_schema",

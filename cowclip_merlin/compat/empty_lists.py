@@ -1,9 +1,8 @@
-"""Lists in the frames of Merlin and Dask: their type if all are empty, and no text of them."""
+"""Lists in the frames of Merlin: their type if all are empty."""
 
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,3 @@ def know_types_of_empty_lists() -> None:
 
     for name in ("merlin.dag.executors", "merlin.io.dataset"):
         importlib.import_module(name).list_val_dtype = by_value_or_array
-
-
-def keep_lists() -> AbstractContextManager[object]:
-    """Let Dask keep lists within the block; with pandas 2, it makes text of them."""
-    config = importlib.import_module("dask").config
-    return config.set({"dataframe.convert-string": False})

@@ -244,8 +244,9 @@ def _tell_merlin_of_tensorflow() -> None:
 
 
 def merlin_schema() -> ModuleType:
-    """Import `merlin.schema`, whose first import warns about frameworks that are not installed."""
-    with quiet_merlin():
+    """Import `merlin.schema`, and not TensorFlow, which Merlin's core would import."""
+    request_keras_2()
+    with without_tensorflow(then=_tell_merlin_of_tensorflow), quiet_merlin():
         return importlib.import_module("merlin.schema")
 
 

@@ -1,6 +1,5 @@
 """Columns with several values per row: lists of parquet, and text with a separator."""
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -193,13 +192,3 @@ def test_what_cannot_be_meant_is_refused(tmp_path, capsys, given_options, messag
     with pytest.raises(InputError, match=message):
         raise InputError(capsys.readouterr().err)
     assert not (tmp_path / "DATA").exists()
-
-
-def test_ids_of_lists_keep_their_index():
-    from cowclip_merlin.workflows.vocabulary import count_values
-
-    frame = pd.DataFrame({"tags": [np.array(["a", "b"], object), np.array([], object)]})
-    assert count_values(frame, {"tags": ["tags"]})["tags"].to_pydict() == {
-        "value": ["a", "b"],
-        "count": [1, 1],
-    }

@@ -7,47 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts, value_to_id
-from cowclip_merlin.workflows.vocabulary import add_counts, count_values, write_vocabulary
-
-VALUES = st.sampled_from("abcde")
-PARTS = st.lists(
-    st.lists(st.tuples(VALUES | st.none(), st.lists(VALUES, max_size=4)), max_size=6),
-    min_size=1,
-    max_size=3,
-)
-
-
-@given(PARTS, st.integers(0, 3))
-def test_counts_are_those_of_all_columns(tmp_path_factory, parts, threshold):
-    """Against plain Python: text and lists, in several partitions."""
-    folder = tmp_path_factory.mktemp("counts")
-    frames = [
-        pd.DataFrame(
-            {
-                "item": pd.Categorical([item for item, _ in rows], categories=list("abcde")),
-                "seen": pd.Series([liked for _, liked in rows], dtype=object),
-            }
-        )
-        for rows in parts
-    ]
-    tables = {"item": ["seen", "item"]}
-    counts = add_counts([count_values(frame, tables) for frame in frames])["item"]
-    path = write_vocabulary(counts, "item", str(folder), threshold)
-    every = Counter(
-        value for rows in parts for item, liked in rows for value in (item, *liked) if value
-    )
-    kept = sorted((v for v in every if every[v] >= threshold), key=lambda v: (-every[v], v))
-    written = pd.read_parquet(path)
-    assert written["item"].tolist() == kept
-    assert written["item_size"].tolist() == [every[v] for v in kept]
-
 
 ROWS = [
     ("u1", "a", "b|c", "x", 1),

@@ -1,61 +1,29 @@
-"""Codes instead of text: counts, vocabularies and staged files, compared with plain Python."""
+"""Staged files and the threads that write them."""
 
-from collections import Counter
 from pathlib import Path
 from threading import Event
 
 import dask
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from block_parsing import parse_block
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin import compat
+from cowclip_merlin.workflows.encoding.encoder import Encoder
+from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw import ingest, text_blocks
-from cowclip_merlin.workflows.raw.file_formats import read_staged, staged_schema
+from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
 from cowclip_merlin.workflows.raw.text_blocks import Block
 from cowclip_merlin.workflows.raw.text_lines import LineParser
 from cowclip_merlin.workflows.threads import Threads
-from cowclip_merlin.workflows.vocabulary import add_counts, count_values, write_vocabulary
 
-VALUES = st.lists(st.sampled_from([None, "a", "B", "é", "日本", "aa", "b"]), max_size=30)
 TABLE = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
-
-
-def categorical(values):
-    """With a category that does not occur, as in the smaller split of a block."""
-    known = {*values, "unused"} - {None}
-    return pd.Categorical(values, categories=sorted(known, reverse=True))
-
-
-@settings(max_examples=60)
-@given(parts=st.lists(VALUES, min_size=1, max_size=10), threshold=st.integers(0, 4))
-def test_the_vocabulary_is_that_of_a_counter(tmp_path_factory, parts, threshold):
-    frames = [pd.DataFrame({".a": categorical(part)}) for part in parts]
-    counts = add_counts([count_values(frame, {".a": [".a"]}) for frame in frames])[".a"]
-    folder = tmp_path_factory.mktemp("categories")
-    path = write_vocabulary(counts, ".a", str(folder), threshold)
-
-    seen = Counter(value for part in parts for value in part)
-    missing = seen.pop(None, 0)
-    kept = sorted((v for v in seen if seen[v] >= threshold), key=lambda v: (-seen[v], v.encode()))
-    written = pq.read_table(path)
-    assert written[".a"].to_pylist() == kept
-    assert written[".a_size"].to_pylist() == [seen[value] for value in kept]
-    if kept:
-        assert pd.read_parquet(path).index.tolist() == list(range(3, 3 + len(kept)))
-    meta = pd.read_parquet(folder / "meta..a.parquet").set_index("kind")
-    rare = sum(seen.values()) - sum(seen[value] for value in kept)
-    assert meta.num_observed.to_dict() == {
-        "pad": 0, "null": missing, "oov": rare, "unique": sum(seen[value] for value in kept),
-    }  # fmt: skip
-    assert meta.num_indices["unique"] == len(kept)
 
 
 def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
@@ -73,22 +41,22 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
         assert tables[0].to_pylist() == tables[1].to_pylist()
 
 
-@pytest.mark.parametrize("coded", [False, True])
-def test_a_small_split_is_staged_without_the_values_of_the_other(tmp_path, coded):
-    table = pa.table(
-        {"y": [0, 1] * 10, "a": [f"v{i}" for i in range(20)], "b": pa.nulls(20, pa.string())}
-    )
-    table = table.append_column("x", pa.array(range(20)))
-    mask = np.arange(20) % 7 == 0
-    suffix = "arrow" if coded else "parquet"
-    targets = [(tmp_path / f"train.{suffix}", ~mask), (tmp_path / f"test.{suffix}", mask)]
-    ingest._write(table, targets, TABLE, coded)
-    for path, rows in targets:
-        staged = read_staged(path)
-        assert staged.schema == staged_schema(path) and staged["a"].num_chunks == 1
-        assert staged.to_pylist() == table.filter(pa.array(rows)).to_pylist()
-    if coded:
-        assert staged["a"].chunk(0).dictionary.to_pylist() == ["v0", "v7", "v14"]
+def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
+    table = pa.table({"y": [0, 1] * 10, "a": [f"v{i % 3}" for i in range(20)]})
+    table = table.append_column("b", pa.nulls(20, pa.string()))
+    table = table.append_column("x", pa.array([None, *range(19)], pa.int64()))
+    test = np.arange(20) % 7 == 0
+    masks = {"train": ~test, "test": test}
+    for encoder in (None, Encoder(TABLE, Recipe())):
+        suffix = "parquet" if encoder is None else "arrow"
+        files = {split: tmp_path / f"{split}.{suffix}" for split in masks}
+        ingest._write(table, masks, files, TABLE, encoder, 0)
+        for split, mask in masks.items():
+            rows = table.filter(pa.array(mask)).to_pydict()
+            if encoder is not None:
+                rows["a"] = [3 + int(text[1:]) for text in rows["a"]]
+                rows |= {"b": [1] * mask.sum(), "x": [x or 0 for x in rows["x"]]}
+            assert read_staged(files[split]).to_pydict() == rows
 
 
 @pytest.mark.parametrize("rows", [7, 16, 1000])

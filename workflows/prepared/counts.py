@@ -27,6 +27,17 @@ FieldCounts = dict[str, npt.NDArray[np.int64]]
 Columns that share a table are one field, with the name of the table."""
 
 
+def cardinalities(categories: Path, log_format: LogFormat) -> dict[str, int]:
+    """Return field -> rows of its embedding table, by the vocabularies in `categories/`."""
+    import pyarrow.parquet as pq
+
+    rows = {
+        name: FIRST_VALUE + pq.read_metadata(categories / f"unique.{name}.parquet").num_rows
+        for name in log_format.tables
+    }
+    return {field: rows[log_format.table_of(field)] for field in log_format.categorical}
+
+
 def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
     """Write the counts of every field from the files of Categorify in `categories/`.
 

@@ -274,10 +274,11 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
 
 def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
     """Write the schema to the file that Merlin's Dataset reads."""
+    schema = merlin_schema(log_format, statistics)
     from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 
     (folder / ".merlin").mkdir(parents=True, exist_ok=True)
-    metadata = TensorflowMetadata.from_merlin_schema(merlin_schema(log_format, statistics))
+    metadata = TensorflowMetadata.from_merlin_schema(schema)
     metadata.to_json_file(str(folder / ".merlin"), "schema.json")
 
 

@@ -1,10 +1,13 @@
-"""Write the slot sizes that HugeCTR needs in addition to the parquet files."""
+"""Write what HugeCTR needs in addition to the parquet files."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from cowclip_merlin.system.files import write_json
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
@@ -52,3 +55,48 @@ def _longest(folder: Path, log_format: LogFormat, column: str) -> int:
         lengths = pc.list_value_length(pq.ParquetFile(file).read([column])[column])
         longest = max(longest, pc.max(lengths).as_py() or 0)
     return longest
+
+
+def output_types(log_format: LogFormat) -> dict[str, str]:
+    """Return the types that HugeCTR reads: float32 labels and int64 ids, apart from lists."""
+    one_each = [name for name in log_format.categorical if name not in log_format.multi]
+    return {log_format.label: "float32", **dict.fromkeys(one_each, "int64")}
+
+
+def write_lists(
+    out: Path, names: Sequence[str], rows: Sequence[int], log_format: LogFormat
+) -> None:
+    """Write `_metadata.json` and `_file_list.txt` of a split.
+
+    HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
+
+    Args:
+        out: folder of the split.
+        names: its files.
+        rows: rows of each file.
+        log_format: the columns.
+    """
+    described = _description(names, rows, log_format)
+    listed = [f"{out.name}/{name}" for name in names]
+    (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
+    (out / "_file_list.txt").write_text(
+        "\n".join([str(len(names)), *listed]) + "\n", encoding="utf-8"
+    )
+
+
+def _description(
+    names: Sequence[str], rows: Sequence[int], log_format: LogFormat
+) -> dict[str, list[JsonObject]]:
+    """Return what Merlin writes into `_metadata.json`: rows of the files, places of the columns."""
+    kinds = {
+        "cats": log_format.categorical,
+        "conts": log_format.continuous,
+        "labels": (log_format.label,),
+    }
+    place = {name: i for i, name in enumerate(c for kind in kinds.values() for c in kind)}
+    described: dict[str, list[JsonObject]] = {
+        "file_stats": [{"file_name": n, "num_rows": count} for n, count in zip(names, rows)]
+    }
+    for kind, columns in kinds.items():
+        described[kind] = [{"col_name": name, "index": place[name]} for name in columns]
+    return described

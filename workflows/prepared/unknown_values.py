@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
-from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.values.value_text import has_printed_text
 
 if TYPE_CHECKING:
@@ -19,7 +17,8 @@ if TYPE_CHECKING:
 
 _MANY = 0.5  # share of unknown values that is worth a warning
 _BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
-_LOOKED_AT = 1000  # most frequent values of a vocabulary whose form is that of all
+LOOKED_AT = 1000
+"""Most frequent values whose form is that of all."""
 _COMPARED = 100_000  # most frequent values of a vocabulary that unknown ones are compared with
 
 
@@ -28,7 +27,7 @@ def printed_columns(base: PreparedData) -> set[str]:
 
     New rows of such a column need texts of the same form.
     """
-    return {c for c in base.categorical if has_printed_text(_values(base, c).slice(0, _LOOKED_AT))}
+    return {c for c in base.categorical if has_printed_text(_values(base, c).slice(0, LOOKED_AT))}
 
 
 def unknown_shares(data: PreparedData) -> dict[str, float]:
@@ -59,13 +58,15 @@ def format_shares(shares: Mapping[str, float]) -> str:
     return "unknown values (id 2): " + ", ".join(f"{c} {100 * shares[c]:.1f}%" for c in falling)
 
 
-def warn_of_unknown(base: PreparedData, shares: Mapping[str, float], files: Sequence[Path]) -> None:
+def warn_of_unknown(
+    base: PreparedData, shares: Mapping[str, float], frequent: Callable[[str], Sequence[str]]
+) -> None:
     """Log a warning for each column most of whose values are unknown.
 
     Args:
         base: the folder with the vocabulary.
         shares: column -> share of unknown values.
-        files: staged files of the new rows.
+        frequent: returns some frequent unknown values of a column.
     """
     for name, share in shares.items():
         if share > _MANY:
@@ -74,7 +75,7 @@ def warn_of_unknown(base: PreparedData, shares: Mapping[str, float], files: Sequ
                 name,
                 100 * share,
                 base.path,
-                _remedy(_frequent_unknown(base, name, files), _values(base, name)),
+                _remedy(frequent(name), _values(base, name)),
             )
 
 
@@ -93,24 +94,6 @@ def warn_of_two_texts(data: PreparedData) -> None:
 def _values(data: PreparedData, name: str) -> pa.ChunkedArray:
     """Return the values of a vocabulary, the most frequent first: chunked Arrow text."""
     return read_counts(data, name)["value"].slice(len(SPECIAL))
-
-
-def _frequent_unknown(base: PreparedData, name: str, files: Sequence[Path]) -> list[str]:
-    """Return the most frequent values that are out of vocabulary, of one staged file."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for file in files:
-        text = read_staged(file)[name]
-        if name in base.log_format.multi:
-            text = pc.list_flatten(text)
-        text = text.cast(pa.string()).drop_null()
-        text = text.filter(pc.invert(pc.is_in(text, _values(base, name).combine_chunks())))
-        counts = text.value_counts().to_pylist()
-        if counts:
-            counts.sort(key=lambda each: (-each["counts"], each["values"]))
-            return [each["values"] for each in counts[:_LOOKED_AT]]
-    return []
 
 
 def _remedy(unknown: Sequence[str], vocabulary: ArrowColumn) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from cowclip_merlin.workflows.encoding.encoder import Encoder
+
 
 @dataclass
 class IngestResult:
     """Counts of input and output rows, and the staged files.
 
     Attributes:
-        files: split -> staged files, in order: Arrow files if coded, else parquet.
+        files: split -> staged files, in order: Arrow files with codes, or parquet with text.
         rows: split -> number of rows.
         weights: split -> number of rows with a weight above 0, if the log has weights.
         clicks: rows with label 1, the first one of several; 0 if it is a number.
@@ -86,7 +88,7 @@ class Ingest:
         max_bad_fraction: stop if the share of damaged rows exceeds this.
         block_bytes: bytes of text per staged file.
         stage: folder for the staged files.
-        coded: stage categorical columns as integer codes with a dictionary, else as text.
+        encoder: encodes the rows to stage, in Arrow files; None stages text, in parquet.
         quarantine: file for the damaged lines.
         meanwhile: call this on a thread of its own after the first rows are read.
         printed: categorical columns of parquet that `printed_text` converts.
@@ -100,14 +102,15 @@ class Ingest:
         max_bad_fraction: float,
         block_bytes: int,
         stage: Path,
-        coded: bool,
+        encoder: Encoder | None,
         quarantine: Path,
         meanwhile: Callable[[], object],
         printed: Container[str] = (),
     ) -> None:
         self.log_format, self.split, self.printed = log_format, split, printed
-        self.block_bytes, self.stage, self.coded = block_bytes, stage, coded
+        self.block_bytes, self.stage, self.encoder = block_bytes, stage, encoder
         self.meanwhile = meanwhile
+        self._blocks = 0
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
         counted = log_format.labels if log_format.float_labels else ()
         self.result = IngestResult(targets={name: LabelCounts() for name in counted})
@@ -158,11 +161,9 @@ class Ingest:
             of_vectors = 16 * sum(self.log_format.vectors.values())  # bytes, with their copies
             rows = max(1, self.block_bytes // (256 + of_vectors))
             return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
-        allowed = self._allowed_bad_lines
+        allowed, coded = self._allowed_bad_lines, self.encoder is not None
         log_format = self.log_format.of_file(file)
-        return read_text_rows(
-            file, log_format, self.block_bytes, allowed, threads, coded=self.coded
-        )
+        return read_text_rows(file, log_format, self.block_bytes, allowed, threads, coded=coded)
 
     def _allowed_bad_lines(self, lines: int) -> int | None:
         """Return how many of the next `lines` may be damaged; None: no limit yet."""
@@ -180,8 +181,11 @@ class Ingest:
             else is_test(position, self.split, total=total)
         )
         masks = {"train": ~test, "test": test}
-        targets = [(self._next_file(name), mask) for name, mask in masks.items() if mask.any()]
-        threads.start(_write, parsed.table, targets, self.log_format, self.coded)
+        files = {name: self._next_file(name) for name, mask in masks.items() if mask.any()}
+        if files:
+            table, block = parsed.table, self._blocks
+            threads.start(_write, table, masks, files, self.log_format, self.encoder, block)
+            self._blocks += 1
         for name, mask in masks.items():
             result.rows[name] += int(mask.sum())
             if self.log_format.weight:
@@ -204,7 +208,7 @@ class Ingest:
 
     def _next_file(self, split: str) -> Path:
         files = self.result.files[split]
-        suffix = "arrow" if self.coded else "parquet"
+        suffix = "parquet" if self.encoder is None else "arrow"
         files.append(self.stage / split / f"part-{len(files):05d}.{suffix}")
         return files[-1]
 
@@ -243,37 +247,29 @@ class Ingest:
 
 def _write(
     table: pa.Table,
-    targets: Sequence[tuple[Path, npt.NDArray[np.bool_]]],
+    masks: Mapping[str, npt.NDArray[np.bool_]],
+    files: Mapping[str, Path],
     log_format: LogFormat,
-    coded: bool,
+    encoder: Encoder | None,
+    block: int,
 ) -> None:
     """Write the rows of each mask to its file.
 
     Args:
         table: the rows.
-        targets: files, each with a mask of rows, bool [n].
+        masks: split -> its rows, bool [n].
+        files: split -> its file, if it has rows.
         log_format: columns of the log.
-        coded: write categorical columns as codes with a dictionary.
+        encoder: encodes the rows; None writes text.
+        block: number of the block.
     """
     import pyarrow as pa
 
-    table = staged_columns(table, log_format, coded=coded)
-    for path, mask in targets:
-        rows = table.filter(pa.array(mask))
-        if rows.num_rows < table.num_rows // 2:
-            rows = _without_unused_values(rows)
-        write_staged(rows, path)
-
-
-def _without_unused_values(table: pa.Table) -> pa.Table:
-    """Encode columns with a dictionary again, which leaves out the values of other rows."""
-    import pyarrow as pa
-
-    for index, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            text = column.cast(column.type.value_type)
-            table = table.set_column(index, table.field(index), text.dictionary_encode())
-    return table
+    table = staged_columns(table, log_format, coded=encoder is not None)
+    if encoder:
+        table = encoder.encode(table, masks, block)
+    for split, path in files.items():
+        write_staged(table.filter(pa.array(masks[split])), path)
 
 
 def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa.Table:

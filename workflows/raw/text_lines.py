@@ -23,6 +23,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_PIECE = 1 << 19  # bytes that Arrow parses at a time: they fit into the cache of a core
 _LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
 
 
@@ -75,18 +76,11 @@ class LineParser:
 
     def _parse_all(self, text: bytes, lines: int) -> pa.Table | None:
         """Parse all lines into a table; None if any line is damaged."""
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
-
         if not _is_text(text) or self._has_hexadecimal(text):
             return None
         text, extra = self._with_quote_guard(text)
-        options = arrow_csv.ReadOptions(column_names=self.columns, block_size=len(text) + 1)
-        try:
-            table = arrow_csv.read_csv(pa.py_buffer(text), options, self._parse, self._convert)
-        except pa.ArrowInvalid:
-            return None
-        if table.num_rows != lines + extra:
+        table = self._read(text)
+        if table is None or table.num_rows != lines + extra:
             return None
         table = table.slice(0, lines)
         given, table = table, self._with_labels(table)
@@ -98,6 +92,27 @@ class LineParser:
             return None
         table, good = self._with_vectors(table)
         return self._with_lists(table) if good else None
+
+    def _read(self, text: bytes) -> pa.Table | None:
+        """Read the columns with Arrow; None if a line is damaged.
+
+        Pieces take half the time of the whole text. A quote may be open, or a line end split, at
+        the end of a piece, so a text with these is one piece; so is one with a very long line.
+        """
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        is_plain = b"\r" not in text and not (self._quotes and b'"' in text)
+        for size in (_PIECE, len(text) + 1) if is_plain else (len(text) + 1,):
+            options = arrow_csv.ReadOptions(
+                column_names=self.columns, block_size=size, use_threads=False
+            )
+            try:
+                return arrow_csv.read_csv(pa.py_buffer(text), options, self._parse, self._convert)
+            except pa.ArrowInvalid:
+                if size > len(text):
+                    return None
+        return None
 
     def _has_weights(self, table: pa.Table) -> bool:
         """Return whether all rows have a weight, if the log has weights."""

@@ -1,0 +1,209 @@
+"""Encode the rows of a log while it is read: texts become numbers, which are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.types import Array, ArrowColumn
+from cowclip_merlin.workflows.encoding.numbers import filled
+from cowclip_merlin.workflows.encoding.text_numbers import TextNumbers
+from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.threads import Threads, cpu_threads
+from cowclip_merlin.workflows.vocabulary import write_vocabulary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MISSING, _UNKNOWN = SPECIAL["null"], SPECIAL["oov"]
+
+
+class Encoder:
+    """Replaces the texts of blocks by codes, and counts those of the rows to fit on.
+
+    A code is 1 for a missing value, and from 3 on it tells the place of a value in the order in
+    which values came. `save_ids` says which id each code means. Without rows to fit on, codes are
+    the ids of a known vocabulary, and 2 is a value that it lacks. Threads may encode blocks at the
+    same time.
+
+    Args:
+        log_format: columns of the log.
+        recipe: how to transform them.
+        known: folder of a known vocabulary; None learns one from the rows.
+
+    Attributes:
+        learns: whether it learns a vocabulary; if not, codes are ids.
+        ranges: continuous column -> smallest and largest number of the rows to fit on.
+    """
+
+    def __init__(
+        self,
+        log_format: LogFormat,
+        recipe: Recipe,
+        known: Path | None = None,
+    ) -> None:
+        self._format, self._log = log_format, recipe.log
+        self._fitted = recipe.fitted_splits if known is None else ()
+        self._texts = {name: TextNumbers() for name in log_format.tables}
+        self._counts = {name: np.zeros(FIRST_VALUE, np.int64) for name in log_format.tables}
+        self.learns = known is None
+        if known is not None:
+            for name, texts in self._texts.items():
+                texts.add(read_values(known, name))
+        self._unknown: dict[str, tuple[int, list[str]]] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        self._lock = Lock()
+
+    def encode(
+        self, table: pa.Table, masks: Mapping[str, npt.NDArray[np.bool_]], block: int
+    ) -> pa.Table:
+        """Return the columns with codes instead of texts, and without missing numbers.
+
+        Args:
+            table: rows with the columns of `staged_columns`, one chunk each.
+            masks: split -> its rows, bool [n].
+            block: number of the block.
+        """
+        import pyarrow as pa
+
+        fitted = [masks[split] for split in self._fitted if split in masks]
+        rows = np.logical_or.reduce(fitted) if fitted else np.zeros(len(table), bool)
+        columns = {name: table[name] for name in table.column_names}
+        for name in self._format.categorical:
+            encode = self._encode_lists if name in self._format.multi else self._encode
+            columns[name] = encode(_one_array(table[name]), name, rows, block)
+        for name in self._format.continuous:
+            numbers = filled(table[name], log=self._log)
+            self._add_range(name, numbers[rows])
+            columns[name] = pa.array(numbers)
+        return pa.table(columns)
+
+    def _encode(self, values: pa.DictionaryArray, name: str, rows: Array, block: int) -> Array:
+        """Return the codes of texts, int32 [n]; count those of `rows`, bool [n]."""
+        import pyarrow.compute as pc
+
+        texts, table = values.dictionary, self._format.table_of(name)
+        index = np.asarray(pc.fill_null(values.indices, len(texts)))  # the last one is missing
+        find = self._texts[table].add if self.learns else self._texts[table].find
+        codes = np.append(find(texts), np.int32(_MISSING - FIRST_VALUE)) + np.int32(FIRST_VALUE)
+        if self.learns:
+            self._count(table, codes, np.bincount(index[rows], minlength=len(codes)))
+        elif (codes == _UNKNOWN).any():
+            self._list_unknown(name, texts, codes, index, block)
+        return codes[index]
+
+    def _encode_lists(
+        self, lists: pa.ListArray, name: str, rows: Array, block: int
+    ) -> pa.ListArray:
+        import pyarrow as pa
+
+        sizes = np.asarray(lists.value_lengths())
+        codes = self._encode(
+            lists.flatten().dictionary_encode(), name, np.repeat(rows, sizes), block
+        )
+        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(codes))
+
+    def _count(self, table: str, codes: Array, counts: Array) -> None:
+        """Add to the counts of distinct codes."""
+        with self._lock:
+            known = self._counts[table]
+            if (most := int(codes.max()) + 1) > len(known):
+                self._counts[table] = np.zeros(max(most, len(known) * 3 // 2), np.int64)
+                self._counts[table][: len(known)] = known
+            self._counts[table][codes] += counts
+
+    def _list_unknown(
+        self, name: str, texts: pa.StringArray, codes: Array, index: Array, block: int
+    ) -> None:
+        """Keep the most frequent unknown values of the first block that has some."""
+        with self._lock:
+            if name in self._unknown and self._unknown[name][0] < block:
+                return
+        counts = np.bincount(index, minlength=len(codes))[:-1]
+        places = np.flatnonzero(codes[:-1] == _UNKNOWN)
+        found = zip((-counts[places]).tolist(), texts.take(places).to_pylist())
+        listed = [text for count, text in sorted(found)[:LOOKED_AT] if count]
+        with self._lock:
+            if listed and (name not in self._unknown or block < self._unknown[name][0]):
+                self._unknown[name] = block, listed
+
+    def _add_range(self, name: str, numbers: Array) -> None:
+        if not len(numbers):
+            return
+        low, high = float(numbers.min()), float(numbers.max())
+        with self._lock:
+            before = self.ranges.get(name, (low, high))
+            self.ranges[name] = min(low, before[0]), max(high, before[1])
+
+    def frequent_unknown(self, name: str) -> list[str]:
+        """Return the most frequent values of a column that are out of vocabulary, of one block."""
+        return self._unknown.get(name, (0, []))[1]
+
+    def write_vocabularies(self, folder: Path, threshold: int) -> None:
+        """Write the files of NVTabular's Categorify.
+
+        Args:
+            folder: existing folder of the files.
+            threshold: values seen less often get no id.
+        """
+        with Threads(cpu_threads()) as threads:
+            for name in self._format.tables:
+                threads.start(self._write_vocabulary, name, folder, threshold)
+            threads.finish()
+
+    def _write_vocabulary(self, name: str, folder: Path, threshold: int) -> None:
+        write_vocabulary(self.counts(name), name, str(folder), threshold)
+
+    def counts(self, table: str) -> pa.Table:
+        """Return an Arrow table of value and count, with one null if a value was missing."""
+        import pyarrow as pa
+
+        values, counts = self._texts[table].values(), self._counts[table]
+        seen = counts[FIRST_VALUE:][: len(values)]
+        counted = np.zeros(1 + len(values), np.int64)
+        counted[0], counted[1 : 1 + len(seen)] = counts[_MISSING], seen
+        values = pa.concat_arrays([pa.nulls(1, pa.string()), values])
+        return pa.table({"value": values, "count": counted}).filter(pa.array(counted > 0))
+
+    def save_ids(self, categories: Path, folder: Path) -> None:
+        """Write the id of each code, int32: `NAME.npy` for each vocabulary.
+
+        Args:
+            categories: folder of the final vocabularies.
+            folder: existing folder of the files.
+        """
+        with Threads(cpu_threads()) as threads:
+            for name in self._format.tables:
+                threads.start(self._save_ids, name, categories, folder)
+            threads.finish()
+
+    def _save_ids(self, name: str, categories: Path, folder: Path) -> None:
+        texts = self._texts[name]
+        ids = np.full(FIRST_VALUE + len(texts), _UNKNOWN, np.int32)
+        ids[list(SPECIAL.values())] = list(SPECIAL.values())
+        places = texts.find(read_values(categories, name))
+        here = places >= 0  # `extend` keeps values that only the earlier log has
+        ids[places[here] + FIRST_VALUE] = np.flatnonzero(here) + FIRST_VALUE
+        np.save(folder / f"{name}.npy", ids)
+
+
+def read_values(categories: Path, name: str) -> pa.StringArray:
+    """Return the values of a vocabulary in the order of their ids."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = categories / f"unique.{name}.parquet"
+    return pq.read_table(file, columns=[name])[name].cast(pa.string()).combine_chunks()
+
+
+def _one_array(column: ArrowColumn) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
