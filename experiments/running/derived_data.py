@@ -29,7 +29,8 @@ from cowclip_merlin.system.files import (
 from cowclip_merlin.types import ArrowColumn, JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums, write_schema
+from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums
+from cowclip_merlin.workflows.prepared.schema_file import write_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

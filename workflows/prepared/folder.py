@@ -21,6 +21,7 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
+from cowclip_merlin.workflows.prepared.schema_file import write_schema
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 
@@ -270,16 +271,6 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
         for name, regression in log_format.targets
     ]
     return merlin.Schema(columns)
-
-
-def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
-    """Write the schema to the file that Merlin's Dataset reads."""
-    schema = merlin_schema(log_format, statistics)
-    from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
-
-    (folder / ".merlin").mkdir(parents=True, exist_ok=True)
-    metadata = TensorflowMetadata.from_merlin_schema(schema)
-    metadata.to_json_file(str(folder / ".merlin"), "schema.json")
 
 
 def fingerprint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
@@ -26,6 +27,11 @@ class Block:
     first_line: int
     text: bytes
 
+    @cached_property
+    def lines(self) -> int:
+        """Number of lines."""
+        return self.text.count(b"\n")
+
 
 def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
     """Read the file in blocks of about `size` bytes that end at the end of a line.
@@ -46,8 +52,9 @@ def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
             end = _end_of_lines(text)
             rest = text[end:]
             if end:
-                yield Block(line, text[:end])
-                line += text.count(b"\n", 0, end)
+                block = Block(line, text[:end])
+                yield block
+                line += block.lines
     if rest.strip(_BLANK):
         yield Block(line, rest + b"\n")
     elif line == 1:

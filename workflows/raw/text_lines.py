@@ -72,7 +72,7 @@ class LineParser:
 
     def parse_undamaged(self, block: Block) -> pa.Table | None:
         """Parse all lines of a block into a table; return None if any line is damaged."""
-        return self._parse_all(block.text, block.text.count(b"\n"))
+        return self._parse_all(block.text, block.lines)
 
     def _parse_all(self, text: bytes, lines: int) -> pa.Table | None:
         """Parse all lines into a table; None if any line is damaged."""

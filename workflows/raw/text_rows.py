@@ -53,7 +53,7 @@ def read_text_rows(
     in_order = _one_by_one if threads is None else threads.in_order
     filled = (block for block in chain([first], blocks) if block.text)
     for block, table in in_order(parser.parse_undamaged, filled):
-        lines = block.text.count(b"\n")
+        lines = block.lines
         if table is None:
             table, positions, bad = parser.parse_good_lines(block, allowed_bad_lines(lines))
         else:
