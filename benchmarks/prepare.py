@@ -1,12 +1,13 @@
-"""Compare `prepare` with plain pandas on the same files, and with itself on Dask workers.
+"""Compare `prepare` with plain pandas and polars, and with itself on Dask workers.
 
     python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--workers 1,2] [--work DIR]
-        [--json FILE] [--overwrite]
+        [--without pandas] [--json FILE] [--overwrite]
 
-prepare and pandas read a generated Criteo-format log and split it by the same hash. They learn ids
-by descending frequency and min-max on the training rows, and write parquet. Every run is a separate
-process, and the two alternate. With several sizes, such as --rows 1000000,4000000, each is measured
-in turn.
+All read a generated Criteo-format log and split it by the same hash. They learn ids by descending
+frequency and min-max on the training rows, and write parquet. Every run is a separate process, and
+they alternate. With several sizes, such as --rows 1000000,4000000, each is measured in turn. polars
+takes part if it is installed (`pip install polars`). --without pandas leaves it out, as its memory
+may not suffice.
 
 With --workers, `prepare` also runs on Dask clusters on this machine, whose workers are processes
 with one thread. They load this package before the run. 0 workers: threads of the process itself.
@@ -25,12 +26,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin.checks import check_at_least_one, check_unique
+from cowclip_merlin.checks import check_at_least_one, check_unique, one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.settings import option, parse_integers
+from cowclip_merlin.settings import option, parse_integers, parse_names
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.types import Json, JsonObject
 from harness.benchmark import Benchmark
@@ -38,6 +41,9 @@ from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 
 OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+OTHERS = ("pandas", "polars")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -53,6 +59,7 @@ class PrepareBenchmarkSettings:
         runs: runs of each program.
         workers: numbers of Dask workers to compare, on the first log.
         work: folder of the logs and outputs.
+        without: programs to leave out.
 
     Raises:
         InputError: if a number is out of range or given twice.
@@ -62,12 +69,15 @@ class PrepareBenchmarkSettings:
     runs: int = option(5, "of each side")
     workers: tuple[int, ...] = option((), "also run on this many Dask workers", convert=_numbers)
     work: Path = option(Path("work/prepare"), "folder of the logs and outputs")
+    without: tuple[str, ...] = option((), "leave out pandas or polars", convert=parse_names)
 
     def __post_init__(self) -> None:
         """Reject values that cannot be measured."""
         numbers = {"--rows": self.rows, "--workers": self.workers}
         check_at_least_one(numbers | {"--runs": self.runs})
         check_unique(numbers)
+        for who in self.without:
+            one_of("--without", who, OTHERS)
 
 
 def with_pandas(log: Path, out: Path) -> None:
@@ -113,6 +123,44 @@ def with_pandas(log: Path, out: Path) -> None:
         part.to_parquet(out / name / "part-00000.parquet", index=False)
 
 
+def with_polars(log: Path, out: Path) -> None:
+    """Prepare with polars, with the whole file in memory and on all cores."""
+    import numpy as np
+    import polars as pl
+
+    from cowclip_merlin.workflows.raw.log_format import CRITEO
+    from cowclip_merlin.workflows.train_test_split import Split, is_test
+
+    types = dict.fromkeys(CRITEO.categorical, pl.String)
+    types |= dict.fromkeys(CRITEO.continuous, pl.Float64) | {CRITEO.label: pl.Int8}
+    schema = {name: types[name] for name in CRITEO.file_columns}
+    options = {"separator": "\t", "has_header": False, "null_values": [""], "quote_char": None}
+    frame = pl.read_csv(log, schema=schema, **options)
+    test = pl.Series(is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1)))
+    parts = {"train": frame.filter(~test), "test": frame.filter(test)}
+    del frame
+    for column in CRITEO.categorical:
+        counts = parts["train"][column].drop_nulls().value_counts(name="n")
+        order = counts.sort(["n", column], descending=[True, False])[column]
+        ids = pl.Series(np.arange(3, 3 + len(order), dtype=np.int32))
+        known = pl.col(column).replace_strict(order, ids, default=2, return_dtype=pl.Int32)
+        ids_or_missing = pl.when(pl.col(column).is_null()).then(1).otherwise(known)
+        new = ids_or_missing.cast(pl.Int32).alias(column)
+        parts = {name: part.with_columns(new) for name, part in parts.items()}
+    numbers = pl.col(CRITEO.continuous).fill_null(0)
+    low, high = (
+        parts["train"].select(each).row(0, named=True) for each in (numbers.min(), numbers.max())
+    )
+    scaled = [
+        ((pl.col(c).fill_null(0) - low[c]) / (high[c] - low[c])).cast(pl.Float32)
+        for c in CRITEO.continuous
+    ]
+    for name, part in parts.items():
+        (out / name).mkdir(parents=True)
+        file = out / name / "part-00000.parquet"
+        part.with_columns(scaled).write_parquet(file, compression="snappy")  # as pandas
+
+
 def same(ours: Path, theirs: Path) -> bool:
     """Return whether both wrote the same ids, labels and numbers."""
     import pandas as pd
@@ -130,8 +178,8 @@ def same_apart(ours: Path, theirs: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def timed(command: list[str], log: Path) -> tuple[float, float]:
-    """Measure the seconds and the peak memory in MB of one process.
+def timed(command: list[str], log: Path) -> tuple[float, float, float]:
+    """Measure the seconds, the peak memory in MB and the CPU seconds of one process.
 
     Args:
         command: command of the process.
@@ -155,23 +203,24 @@ def timed(command: list[str], log: Path) -> tuple[float, float]:
     if status:
         last = (log.read_text(encoding="utf-8").strip().splitlines() or ["it printed no error"])[-1]
         raise InputError(f"{log.stem}: a run failed: {last}")
-    return time.perf_counter() - started, usage.ru_maxrss / 1024
+    seconds, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
+    return seconds, usage.ru_maxrss / 1024, cpu
 
 
-def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float]:
-    """Measure one run of "ours", with more options, or of "pandas" into a new folder."""
+def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, float]:
+    """Measure one run of "ours", with more options, or of another program into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
-    if who == "pandas":
-        command = [sys.executable, __file__, "--pandas", str(log), str(out)]
+    if who in OTHERS:
+        command = [sys.executable, __file__, f"--{who}", str(log), str(out)]
     else:
         command = [sys.executable, "-c", OURS, "prepare", "criteo", str(log), "--out", str(out)]
     return timed([*command, *more], out.with_suffix(".log"))
 
 
-def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float]:
-    """Measure the seconds and the largest peak memory in MB of a Dask worker.
+def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float, float]:
+    """Measure as `timed`, with the largest peak memory of a Dask worker.
 
-    With 0 workers, the memory is that of the process.
+    With 0 workers, the memory is that of the process. The CPU seconds are those of the process.
     """
     if not workers:
         return measure(log, out, "ours")
@@ -182,10 +231,11 @@ def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float]:
         LocalCluster(**start, env={"TF_USE_LEGACY_KERAS": "1"}) as cluster,
         Client(cluster) as client,
     ):
-        client.run(import_module, "cowclip_merlin.workflows.categorify")
-        seconds, _ = measure(log, out, "ours", "--scheduler", cluster.scheduler_address)
+        client.run(import_module, "cowclip_merlin.workflows.encoding.write_split")
+        address = cluster.scheduler_address
+        seconds, _, cpu = measure(log, out, "ours", "--scheduler", address)
         peaks = client.run(_peak_mb)
-    return seconds, max(peaks.values())
+    return seconds, max(peaks.values()), cpu
 
 
 def _peak_mb() -> float:
@@ -208,16 +258,23 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
+def others(settings: PrepareBenchmarkSettings) -> list[str]:
+    """Return the other programs that take part."""
+    return [who for who in OTHERS if who not in settings.without and find_spec(who)]
+
+
 def compare(settings: PrepareBenchmarkSettings, rows: int) -> JsonObject:
-    """Measure prepare and pandas on a log of this size."""
+    """Measure all programs on a log of this size."""
     log = made(settings.work, rows)
     with TemporaryDirectory(dir=settings.work) as folder:
-        outs = {who: Path(folder) / who for who in ("ours", "pandas")}
+        outs = {who: Path(folder) / who for who in ("ours", *others(settings))}
         runs = {who: partial(measure, log, out, who) for who, out in outs.items()}
         found = in_turn(runs, settings.runs, progress=True)
-        equal = same_apart(outs["ours"], outs["pandas"])
+        ours = outs.pop("ours")
+        equal = all(same_apart(ours, out) for out in outs.values())
     about = {"rows": rows, "text_mb": round(log.stat().st_size / 1e6, 1), "same_output": equal}
-    return about | {"prepare": _recorded(found["ours"]), "pandas": _recorded(found["pandas"])}
+    about["prepare"] = _recorded(found.pop("ours"))
+    return about | {who: _recorded(results) for who, results in found.items()}
 
 
 def compare_workers(settings: PrepareBenchmarkSettings) -> JsonObject:
@@ -232,15 +289,18 @@ def compare_workers(settings: PrepareBenchmarkSettings) -> JsonObject:
     return {"rows": settings.rows[0], "same_bytes": equal, "runs": each}
 
 
-def _recorded(results: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
-    seconds, peaks = zip(*results, strict=True)
-    return {"seconds": [round(s, 2) for s in seconds], "peak_mb": [round(p) for p in peaks]}
+def _recorded(results: Sequence[tuple[float, float, float]]) -> dict[str, list[float]]:
+    seconds, peaks, cpu = zip(*results, strict=True)
+    each = {"seconds": seconds, "cpu_seconds": cpu}
+    rounded = {name: [round(s, 2) for s in numbers] for name, numbers in each.items()}
+    return rounded | {"peak_mb": [round(p) for p in peaks]}
 
 
 def run(settings: PrepareBenchmarkSettings) -> Mapping[str, Json]:
     """Measure all that the settings ask for."""
     settings.work.mkdir(parents=True, exist_ok=True)
     result: JsonObject = {"sizes": [compare(settings, rows) for rows in settings.rows]}
+    result["other_versions"] = {who: version(who) for who in others(settings)}
     if settings.workers:
         result["workers"] = compare_workers(settings)
     return result
@@ -253,16 +313,20 @@ def _spread(numbers: Sequence[float], digits: int = 1) -> str:
 
 def text(result: JsonObject) -> str:
     """Return the result as Markdown tables: medians with the range, and the largest memory."""
-    head = ("rows", "MB of text", "prepare s", "pandas s", "prepare / pandas")
+    head = ("rows", "program", "s", "prepare / program", "CPU s", "peak MB", "same output")
     rows = []
     for size in result["sizes"]:
-        ours, pandas = size["prepare"], size["pandas"]
-        shares = ratios(ours["seconds"], pandas["seconds"])
-        times = [_spread(ours["seconds"]), _spread(pandas["seconds"]), _spread(shares, 2)]
-        peaks = [f"{max(who['peak_mb']):,}" for who in (ours, pandas)]
-        equal = "yes" if size["same_output"] else "NO"
-        rows.append([f"{size['rows']:,}", f"{size['text_mb']:,.0f}", *times, *peaks, equal])
-    found = markdown((*head, "peak MB, prepare", "peak MB, pandas", "same output"), "r" * 8, rows)
+        ours = size["prepare"]["seconds"]
+        for who in ("prepare", *OTHERS):
+            if who not in size:
+                continue
+            of_who = size[who]
+            share = _spread(ratios(ours, of_who["seconds"]), 2)
+            cpu = _spread(of_who["cpu_seconds"]) if "cpu_seconds" in of_who else ""
+            peak, equal = f"{max(of_who['peak_mb']):,}", "yes" if size["same_output"] else "NO"
+            start = [f"{size['rows']:,}", who, _spread(of_who["seconds"]), share]
+            rows.append([*start, cpu, peak, equal])
+    found = markdown(head, "rlrrrrr", rows)
     if "workers" not in result:
         return found
     workers = result["workers"]
@@ -285,8 +349,9 @@ BENCHMARK = Benchmark(
 )
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--pandas"]:  # a run of `measure`
-        with_pandas(*map(Path, sys.argv[2:]))
+    if sys.argv[1:2] in (["--pandas"], ["--polars"]):  # a run of `measure`
+        run_other = with_pandas if sys.argv[1] == "--pandas" else with_polars
+        run_other(*map(Path, sys.argv[2:]))
     elif sys.argv[1:2] == ["--same"]:  # of `same_apart`
         sys.exit(not same(*map(Path, sys.argv[2:])))
     else:

@@ -18,7 +18,6 @@ from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.threads import Threads, cpu_threads
-from cowclip_merlin.workflows.vocabulary import write_vocabulary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,6 +160,8 @@ class Encoder:
             threads.finish()
 
     def _write_vocabulary(self, name: str, folder: Path, threshold: int) -> None:
+        from cowclip_merlin.workflows.vocabulary import write_vocabulary
+
         write_vocabulary(self.counts(name), name, str(folder), threshold)
 
     def counts(self, table: str) -> pa.Table:

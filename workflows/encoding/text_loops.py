@@ -7,7 +7,7 @@ Texts are compared in full.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,24 +15,12 @@ from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch
 from cowclip_merlin.types import Array
 
-ABSENT = -1
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.encoding.text_numbers import TextTable
+
 _HALF = np.uint64(32)
 _LOWER = np.uint64(0xFFFFFFFF)
 _ONE = np.uint64(1)
-
-
-class TextTable(NamedTuple):
-    """The texts in the order of their numbers, and the hash table.
-
-    Attributes:
-        slots: the hash table, uint64 [a power of two], with at least one empty slot.
-        starts: where each text starts in `text`, and where the last one ends, int64 [capacity + 1].
-        text: UTF-8, uint8 [bytes].
-    """
-
-    slots: Array
-    starts: Array
-    text: Array
 
 
 @compiled
@@ -88,7 +76,7 @@ def number_texts(
         starts: where the texts to find start, int32 [m + 1].
         text: UTF-8, uint8 [bytes].
         tags: their `hash_texts`.
-        numbers: receives the numbers, int32 [m]; ABSENT for a text that the table does not have.
+        numbers: receives the numbers, int32 [m]; -1 for a text that the table does not have.
         add: whether to add new texts.
 
     Returns:

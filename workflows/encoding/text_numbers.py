@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.workflows.encoding.text_loops import (
-    TextTable,
-    copy_slots,
-    hash_texts,
-    number_texts,
-)
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_SLOTS = 1 << 10
+
+
+class TextTable(NamedTuple):
+    """The texts in the order of their numbers, and the hash table.
+
+    Attributes:
+        slots: the hash table, uint64 [a power of two], with at least one empty slot.
+        starts: where each text starts in `text`, and where the last one ends, int64 [capacity + 1].
+        text: UTF-8, uint8 [bytes].
+    """
+
+    slots: Array
+    starts: Array
+    text: Array
 
 
 class TextNumbers:
@@ -76,6 +85,9 @@ class TextNumbers:
         return found.cast(pa.string())
 
     def _numbers(self, values: pa.StringArray, *, add: bool) -> npt.NDArray[np.int32]:
+        # Here, so that numba is imported on a thread while others read.
+        from cowclip_merlin.workflows.encoding.text_loops import hash_texts, number_texts
+
         tags, numbers = np.empty(len(values), np.uint64), np.empty(len(values), np.int32)
         if not len(values):
             return numbers
@@ -89,6 +101,8 @@ class TextNumbers:
 
     def _reserve(self, texts: int, size: int) -> None:
         """Make room for more texts of this size in bytes; at most 5 of 8 slots are used."""
+        from cowclip_merlin.workflows.encoding.text_loops import copy_slots
+
         slots, starts, text = self._table
         most, wide = self._count + texts, len(slots)
         while 8 * most > 5 * wide:
