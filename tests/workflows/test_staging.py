@@ -1,5 +1,6 @@
 """Staged files and the threads that write them."""
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from cowclip_merlin import compat
 from cowclip_merlin.workflows.encoding.encoder import Encoder
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.raw import ingest, text_blocks
+from cowclip_merlin.workflows.raw import ingest, text_blocks, text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
@@ -39,6 +40,40 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
             assert len(positions) + len(bad) == len(text)
         assert pa.types.is_dictionary(tables[1].schema.field("a").type)
         assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
+CELLS = st.sampled_from(["", "p", '"', '"q"', '"a,b"', "é", "\r", "long" * 20, "x,y"])
+
+
+@given(
+    lines=st.lists(st.tuples(st.sampled_from("012"), CELLS, CELLS, CELLS), min_size=1, max_size=9),
+    separator=st.sampled_from([",", "\t"]),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_text_parsed_in_pieces_is_that_of_the_whole(lines, separator, end):
+    """Quotes, line ends and long lines at the ends of pieces; damaged lines, too."""
+    log_format = replace(TABLE, separator=separator, continuous=(), categorical=("a", "b", "c"))
+    text = "".join(separator.join(cells) + end for cells in lines)
+    found = []
+    for piece in (8, 40, 1 << 19):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text_lines, "_PIECE", piece)
+            parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "c"], coded=True)
+            table, positions, bad = parse_block(parser, Block(1, text.encode()))
+        found.append((table.to_pylist(), positions.tolist(), bad))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_quote_that_is_open_at_the_end_of_a_piece_is_damage():
+    """Arrow takes it for a value with a line end in it."""
+    log_format = replace(TABLE, continuous=())
+    text = b'0,x,y\n0,x,"p\n1,q,r\n0,a,b\n'
+    for piece in range(5, 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text_lines, "_PIECE", piece)
+            parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b"])
+            table, _, bad = parse_block(parser, Block(1, text))
+        assert table["a"].to_pylist() == ["x", "q", "a"] and [b.line for b in bad] == [2], piece
 
 
 def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
