@@ -141,14 +141,3 @@ def read_staged(path: Path) -> pa.Table:
         return pq.ParquetFile(path).read()
     with pa.memory_map(str(path)) as file:
         return pa.ipc.open_file(file).read_all()
-
-
-def staged_schema(path: Path) -> pa.Schema:
-    """Return the columns of a file of `write_staged`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if path.suffix == ".parquet":
-        return pq.read_schema(path)
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).schema
