@@ -177,7 +177,7 @@ def test_odd_values(refused, script, bad, named, tmp_path, monkeypatch):
 
 def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
     prepare = load("prepare")
-    monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0, 3.0))
     monkeypatch.setattr(prepare, "same_apart", lambda *_: True)
     others = tmp_path / "pandas" / "mine.txt"
     others.parent.mkdir()
