@@ -143,6 +143,28 @@ class Ids(NamedTuple):
         return Ids(self.values.reshape(-1), np.ones(self.values.shape, np.int32))
 
 
+class Requests(NamedTuple):
+    """What workers ask of each other to look up ids in tables of which each has a part.
+
+    Attributes:
+        rows: numbers of this worker's rows that were asked for, int32 [m]; a row that several
+            workers ask for occurs several times.
+        counts: occurrences that each of them stands for, int32 [m].
+        places: place of each of them in the answers, [N, size], as one number, int32 [m].
+        answered: for every occurrence of an id here, the place of its row in the answers that
+            this worker gets, int32, of the shape of the ids.
+        size: answers for one worker, with padding.
+        step: number of that size.
+    """
+
+    rows: ArrayOrTensor
+    counts: ArrayOrTensor
+    places: ArrayOrTensor
+    answered: ArrayOrTensor
+    size: ArrayOrTensor
+    step: ArrayOrTensor
+
+
 class Batch(NamedTuple):
     """A batch of rows, as a model reads it.
 
@@ -154,6 +176,7 @@ class Batch(NamedTuple):
         offsets: what a step subtracts from the logits, float32 [b]; None: nothing. Not with several
             targets.
         weights: weights of the rows in the loss, float32 [b]; None: all are equal.
+        requests: of the rows of the ids, which other workers have; None: the tables are here.
     """
 
     ids: Ids
@@ -161,3 +184,4 @@ class Batch(NamedTuple):
     labels: ArrayOrTensor | None = None
     offsets: ArrayOrTensor | None = None
     weights: ArrayOrTensor | None = None
+    requests: Requests | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.batch import Batch, Ids
+from cowclip_merlin.batch import Batch, Ids, Requests
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.errors import InputError
@@ -246,7 +246,8 @@ class ClickModel(SyncedLayer, mm.Block):
     @tf.autograph.experimental.do_not_convert
     def _logit(self, inputs: Batch | dict[str, Tensor], training: bool) -> Tensor:
         ids, x = self.columns.stack(inputs)
-        v, wide = self.look_up(ids, training)
+        requests = inputs.requests if isinstance(inputs, Batch) else None
+        v, wide = self.look_up(ids, training, requests)
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
             forward = tf.function(self.forward, jit_compile=True, autograph=False)
@@ -255,11 +256,15 @@ class ClickModel(SyncedLayer, mm.Block):
         z = forward(v, wide, x)
         return of_both(z) if self.architecture.multi_task == "esmm" else z
 
-    def look_up(self, ids: Ids, training: bool = False) -> tuple[Tensor, Tensor | None]:
+    def look_up(
+        self, ids: Ids, training: bool = False, requests: Requests | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, T]."""
         wide = getattr(self, "wide", [])
         layers = [self.embedding, *([wide] if isinstance(wide, tf.keras.layers.Layer) else wide)]
-        if self.architecture.tables == "sharded":
+        if requests is not None:
+            found = embedding.look_up_requests(layers, requests, training)
+        elif self.architecture.tables == "sharded":
             found = embedding.look_up_shards(layers, ids, training)
         else:
             found = [layer(ids) for layer in layers]

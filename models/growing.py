@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.errors import InputError
@@ -13,6 +13,7 @@ from cowclip_merlin.optimizer.config import Config, described, is_plain_adam
 from cowclip_merlin.optimizer.exchange.replica import strategy_of
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.shards.growing_shard import GrowingShard
 from cowclip_merlin.tables.variables import create_adam_slots, row_memory
 from cowclip_merlin.types import KerasOptimizer
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.models.ctr_model import CTRModel
     from cowclip_merlin.optimizer import CowClip
+
+Table = TypeVar("Table", bound=GrowingTable)
 
 
 def growing_schema(
@@ -98,6 +101,50 @@ def growing_table(
     Raises:
         InputError: the model, the optimizer or a setting does not fit.
     """
+    if group := workers.current():
+        raise InputError(
+            f"growing_table: there are {group.size} workers, which would give the same row to "
+            "different ids; train in one process"
+        )
+    return _make(GrowingTable, model, optimizer, fields, settings)
+
+
+def growing_shard(
+    model: CTRModel,
+    optimizer: KerasOptimizer,
+    group: workers.Workers,
+    *,
+    fields: Mapping[str, FieldRules] | None = None,
+    **settings: Any,
+) -> GrowingShard:
+    """Make this worker's part of the table that `growing_table` makes, as each worker must.
+
+    Args:
+        model: as for `growing_table`.
+        optimizer: as for `growing_table`.
+        group: this process and the others.
+        fields: as for `growing_table`.
+        **settings: of `GrowingShard`.
+
+    Raises:
+        InputError: the model, the optimizer or a setting does not fit.
+    """
+    compat.all_to_all()  # refuse an old TensorFlow before the first step
+    make = partial(GrowingShard, rank=group.rank, size=group.size)
+    table = _make(make, model, optimizer, fields, settings)
+    layers = model.row_sync.layers
+    find_cowclip(optimizer).tables.mark_shards([layer.table for layer in layers])
+    model.row_sync.shared_rows = table.num_fields
+    return table
+
+
+def _make(
+    kind: Callable[..., Table],
+    model: CTRModel,
+    optimizer: KerasOptimizer,
+    fields: Mapping[str, FieldRules] | None,
+    settings: Mapping[str, Any],
+) -> Table:
     cowclip = find_cowclip(optimizer)
     _refuse_model(model)
     _refuse_optimizer(optimizer, cowclip)
@@ -106,7 +153,7 @@ def growing_table(
     layers = model.row_sync.layers
     for layer in layers:
         create_adam_slots(adam, layer.table)
-    table = GrowingTable(
+    table = kind(
         _rules(columns.table_rows, fields or {}),
         # Equal seeds would give the tables of a model equal numbers.
         memory=[
@@ -152,11 +199,6 @@ def _refuse_model(model: CTRModel) -> None:
         )
     if model.row_sync.grows_with is not None:
         raise InputError("growing_table: the model has a growing table already; use that one")
-    if group := workers.current():
-        raise InputError(
-            f"growing_table: there are {group.size} workers, which would give the same row to "
-            "different ids; train in one process"
-        )
     if any(strategy_of(layer.table) is not None for layer in model.row_sync.layers):
         raise InputError(
             "growing_table: the tables have a copy in each replica; build the model outside of the "

@@ -69,6 +69,7 @@ class RowSync:
         capacity: `Architecture.capacity`: rows that each growing table reserves, or None.
         grows_with: the CowClip that `growing_table` was called with; None before the call.
         zero_rows: rows from 0 on that no step changes, because they are zeros for absent ids.
+        shared_rows: rows from 0 on that are on all workers, if each has a part of a growing table.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -76,7 +77,7 @@ class RowSync:
         self.layers: list[FusedEmbedding | GrowingEmbedding] = []
         self.capacity = capacity
         self.grows_with: CowClip | None = None
-        self.zero_rows = 0
+        self.zero_rows = self.shared_rows = 0
 
     def attach(self, cowclip: CowClip | None) -> None:
         """Attach this optimizer, after the previous one has brought all rows up to date."""

@@ -29,7 +29,8 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
 )
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.training.trainer import BatchForm, OnlineTrainer
+from cowclip_merlin.online.training.steps.batch_form import BatchForm
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.settings import option
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch
 from cowclip_merlin.types import Array, Tensor, TensorSpec
 
@@ -131,3 +132,7 @@ class Data(ABC):
     @abstractmethod
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch."""
+
+    def sum_of_weights(self, batch: PackedBatch) -> Tensor:
+        """Return the sum of the weights of a batch, float32."""
+        return compat.tensorflow().reduce_sum(self.unpack(batch).weights)

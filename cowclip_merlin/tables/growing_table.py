@@ -182,6 +182,10 @@ class GrowingTable:
         """
         return self._parts.expiry.last_seen[rows]
 
+    def takes(self, fields: Array, ids: Array) -> Array:
+        """Return which pairs of field and id may have a row in this table, bool [n]: all."""
+        return np.ones(len(ids), np.bool_)
+
     def insert(self, fields: Array, ids: Array, now: Array | int) -> Array:
         """Rows of ids, int32 [n], each admitted at once; for a table that starts from a run.
 

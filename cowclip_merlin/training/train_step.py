@@ -53,8 +53,7 @@ def make_train_step(
             losses = losses_of(batch.labels, z)
             if batch.weights is not None:
                 losses *= batch.weights
-                of_all = data.unpack(whole) if group else batch
-                rows = tf.reduce_sum(of_all.weights)
+                rows = data.sum_of_weights(whole)
             # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
             count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
             loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)

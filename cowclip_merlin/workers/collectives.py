@@ -101,7 +101,9 @@ def gather_rows(
     return tf.boolean_mask(every, tf.sequence_mask(counts, size))
 
 
-def all_to_all(workers: Workers, x: Tensor, step: Tensor, name: str) -> Tensor:
+def all_to_all(
+    workers: Workers, x: Tensor, step: int | Tensor, name: str, *, host: bool = False
+) -> Tensor:
     """Send part r of a tensor to worker r, and return the parts that the workers sent here.
 
     Args:
@@ -109,11 +111,12 @@ def all_to_all(workers: Workers, x: Tensor, step: Tensor, name: str) -> Tensor:
         x: 32-bit numbers [N, size, k].
         step: of `padded_size`, which gave the size.
         name: of this exchange, the same on all workers.
+        host: exchange between CPUs, whatever the training device is.
     """
     workers.traffic.add((workers.size - 1) * _bytes(x) // workers.size)
     key = _key(f"all to all {name} {x.shape[2]} {x.dtype.name}", step)
     return tf.ensure_shape(
-        _in_order(compat.all_to_all(), workers, x, key, False),
+        _in_order(compat.all_to_all(), workers, x, key, host),
         [workers.size, None, x.shape[2]],
     )
 

@@ -7,36 +7,14 @@ same way: a worker gets the sums of gradients of its rows, and how often each wo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cowclip_merlin import compat
+from cowclip_merlin.batch import Requests
 from cowclip_merlin.types import Tensor
 from cowclip_merlin.workers.collectives import all_to_all, gather_counts, padded_size
 from cowclip_merlin.workers.group import Workers
 
 tf = compat.tensorflow()
-
-
-class Requests(NamedTuple):
-    """What the workers ask of each other in one lookup.
-
-    Attributes:
-        rows: numbers of this worker's rows that were asked for, int32 [m]; a row that several
-            workers ask for occurs several times.
-        counts: occurrences that each of them stands for, int32 [m].
-        places: place of each of them in the answers, [N, size], as one number, int32 [m].
-        answered: for every occurrence of an id here, the place of its row in the answers that
-            this worker gets, int32, of the shape of the ids.
-        size: answers for one worker, with padding.
-        step: number of that size.
-    """
-
-    rows: Tensor
-    counts: Tensor
-    places: Tensor
-    answered: Tensor
-    size: Tensor
-    step: Tensor
 
 
 def request(workers: Workers, rows: Tensor) -> Requests:
@@ -73,13 +51,14 @@ def request(workers: Workers, rows: Tensor) -> Requests:
     )
 
 
-def answer(workers: Workers, requests: Requests, values: Tensor) -> Tensor:
+def answer(workers: Workers, requests: Requests, values: Tensor, name: str = "shards") -> Tensor:
     """Send rows to the workers that asked for them; return the rows that this worker asked for.
 
     Args:
         workers: this process and the others.
         requests: of this lookup.
         values: the rows `requests.rows`, float32 [m, d].
+        name: of this exchange, the same on all workers.
 
     Returns:
         The row of every occurrence, [..., d]. Its gradient reaches `values` of the workers that
@@ -87,19 +66,21 @@ def answer(workers: Workers, requests: Requests, values: Tensor) -> Tensor:
     """
     total = workers.size * requests.size
     sent = _spread_rows(values, requests.places, total)
-    exchange = _differentiable(workers, requests.size, requests.step)
+    exchange = _differentiable(workers, requests.size, requests.step, name)
     return tf.gather(exchange(sent), requests.answered)
 
 
-def _differentiable(workers: Workers, size: Tensor, step: Tensor) -> Callable[[Tensor], Tensor]:
+def _differentiable(
+    workers: Workers, size: Tensor, step: Tensor, name: str
+) -> Callable[[Tensor], Tensor]:
     """Return the exchange of rows, whose gradient goes the opposite way."""
 
     @tf.custom_gradient
     def exchange(rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         def gradient(upstream: Tensor) -> Tensor:
-            return _rows_to_all(workers, upstream, size, step, "gradients of shards")
+            return _rows_to_all(workers, upstream, size, step, f"gradients of {name}")
 
-        return _rows_to_all(workers, rows, size, step, "rows of shards"), gradient
+        return _rows_to_all(workers, rows, size, step, f"rows of {name}"), gradient
 
     return exchange
 

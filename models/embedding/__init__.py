@@ -3,6 +3,7 @@
 from cowclip_merlin.models.embedding.fused import FusedEmbedding, PerFieldEmbedding
 from cowclip_merlin.models.embedding.growing import GrowingEmbedding
 from cowclip_merlin.models.embedding.partly_frozen import PartlyFrozenEmbedding
+from cowclip_merlin.models.embedding.requested import look_up_requests
 from cowclip_merlin.models.embedding.sharded import ShardedEmbedding, look_up_shards
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "PartlyFrozenEmbedding",
     "PerFieldEmbedding",
     "ShardedEmbedding",
+    "look_up_requests",
     "look_up_shards",
 ]

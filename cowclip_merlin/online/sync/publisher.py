@@ -20,7 +20,6 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     split_changes,
 )
-from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Publisher:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._log, self._trainer, self.generation, self._warn = log, trainer, 0, warn
-        self._changes = trainer.table.track_changes()
+        self._changes = trainer.served_changes()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._sending: Future[Position] | None = None
         self._ended = Event()
@@ -60,7 +59,6 @@ class Publisher:
             sleep=self._ended.wait,
         )
         self._seq = 0
-        self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
         self._snapshots: list[Position] = []  # places of the last messages that name one
 
     @property
@@ -70,7 +68,7 @@ class Publisher:
             return self._sending is None
         self._sending.result()  # raises what the thread raised
         self._sending = None
-        self._changes.clear()  # what `sync` collected has arrived
+        self._changes.arrived()  # what `sync` collected
         return True
 
     def begin(self, generation: int, run: str, snapshot: int) -> None:
@@ -90,11 +88,8 @@ class Publisher:
         """
         if not self.idle:
             return False
-        changes, table = self._changes.collect(), self._trainer.table
-        for since in self._since.values():
-            since.append(changes)
-        values = [memory.w[changes.rows] for memory in table.memory]
-        parts = list(split_changes(changes, values, table.num_fields))
+        changes, values = self._changes.collect()
+        parts = list(split_changes(changes, values, self._trainer.table.num_fields))
         if dense:
             weights = self._trainer.dense_weights()
             parts.append(Part(DENSE, {}, {f"dense{i}": x for i, x in enumerate(weights)}))
@@ -103,7 +98,7 @@ class Publisher:
 
     def snapshot_begins(self, snapshot: int) -> None:
         """Remember what changes from now on, until servers know this snapshot."""
-        self._since[snapshot] = []
+        self._changes.snapshot_begins(snapshot)
 
     def snapshot_ends(self, run: str, snapshot: int) -> bool:
         """Tell servers of a snapshot, and remove the messages before the one before it.
@@ -116,10 +111,7 @@ class Publisher:
         """
         if not self.idle:
             return False
-        for changes in self._since.pop(snapshot, []):
-            self._changes.add_rows(changes.rows)
-            self._changes.add_gone(changes.gone)
-        self._since = {number: x for number, x in self._since.items() if number > snapshot}
+        self._changes.snapshot_ends(snapshot)
         self._send([Part(SNAPSHOT, {"run": run, "snapshot": snapshot}, {})], mark=True)
         return True
 
@@ -136,7 +128,7 @@ class Publisher:
         """End the thread; what is not acknowledged is not sent again."""
         self._ended.set()
         self._threads.shutdown(wait=True)
-        self._trainer.table.stop_tracking(self._changes)
+        self._changes.close()
 
     def _send(self, parts: list[Part], *, mark: bool = False) -> None:
         messages = [

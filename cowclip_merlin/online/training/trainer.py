@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cowclip_merlin import compat, models
-from cowclip_merlin.batch import Batch, Ids
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
+from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.tables.snapshot import part_of
@@ -28,56 +30,12 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.scaling import Hyperparameters
+    from cowclip_merlin.tables import GrowingTable
     from cowclip_merlin.training.run_settings import RunSettings
 
 
 SCORED_AT_ONCE = 1 << 14
 """Events that `OnlineTrainer.predict` scores in one call."""
-
-
-class BatchForm:
-    """The form of a batch, for `make_train_step`: table rows [b, F], numbers [b, C], labels [b].
-
-    With multi-valued columns, the table rows are `Ids`: values [m], and lengths [b, F].
-
-    Args:
-        num_fields: F.
-        num_numbers: C.
-        has_offsets: whether offsets [b] of the logits follow.
-        has_weights: whether weights [b] of the events follow then.
-        multi_valued: whether there are multi-valued columns.
-    """
-
-    def __init__(
-        self,
-        num_fields: int,
-        num_numbers: int,
-        *,
-        has_offsets: bool = False,
-        has_weights: bool = False,
-        multi_valued: bool = False,
-    ) -> None:
-        tf = compat.tensorflow()
-        self._multi_valued = multi_valued
-        matrix = tf.TensorSpec([None, num_fields], tf.int32)
-        self.signature = (
-            Ids(tf.TensorSpec([None], tf.int32), matrix) if multi_valued else matrix,
-            tf.TensorSpec([None, num_numbers], tf.float32),
-            tf.TensorSpec([None], tf.float32),
-        )
-        more = {"offsets": has_offsets, "weights": has_weights}
-        self._more = [name for name, given in more.items() if given]
-        self.signature += (tf.TensorSpec([None], tf.float32),) * len(self._more)
-
-    def pack(self, rows: Ids) -> Ids | Array:
-        """Return table rows as a batch has them."""
-        return rows.multi_valued() if self._multi_valued else rows.values
-
-    def unpack(self, batch: tuple[Ids | Tensor, ...]) -> Batch:
-        """Return the columns of a batch."""
-        rows, *columns = batch
-        more = dict(zip(self._more, columns[2:]))
-        return Batch(rows if isinstance(rows, Ids) else Ids(rows), *columns[:2], **more)
 
 
 class OnlineTrainer:
@@ -99,6 +57,8 @@ class OnlineTrainer:
         InputError: a setting does not fit, or the log has no categorical column.
     """
 
+    form_kind = BatchForm
+
     def __init__(
         self, settings: OnlineSettings, features: LogFeatures, *, catch_up: int = 1
     ) -> None:
@@ -118,9 +78,7 @@ class OnlineTrainer:
         self.optimizer = build_optimizer_of(
             run, values, fields=None, warmup_steps=0, varying=run.rule in ADAM_RULES
         )
-        self.table = models.growing_table(
-            self.model,
-            self.optimizer,
+        self.table = self._make_table(
             fields=features.rules,
             max_rows=settings.max_rows or max(capacity - num_tables, 1),
             index_cells=None if settings.max_rows else 16,  # it grows with the rows in use
@@ -133,11 +91,14 @@ class OnlineTrainer:
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         self._batches = self._form()
         self._steps = {(n, False): self._trace_step(n) for n in sorted({1, catch_up})}
-        self._score = _make_score(self.model, self._batches)
+        self._score = self._make_score()
         self._batch_factor = 1
 
+    def _make_table(self, **settings: Any) -> GrowingTable:
+        return models.growing_table(self.model, self.optimizer, **settings)
+
     def _form(self, *, has_offsets: bool = False) -> BatchForm:
-        return BatchForm(
+        return self.form_kind(
             len(self.features.categorical),
             len(self.features.continuous),
             has_offsets=has_offsets,
@@ -145,9 +106,12 @@ class OnlineTrainer:
             multi_valued=bool(self.features.lists),
         )
 
+    def _make_score(self) -> Function:
+        return _make_score(self.model, self._batches)
+
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Function:
         batches, run = self._form(has_offsets=has_offsets), self.settings.run
-        values = _scaled(run, batch_factor)
+        values = scaled(run, batch_factor)
         moments = _moments(run, batch_factor) if run.rule in ADAM_RULES else None
         with self.optimizer.tracing_with(
             l2=values.l2,
@@ -169,6 +133,19 @@ class OnlineTrainer:
         self.step(rows, events)
         self.table.expire()
 
+    def admit_beside_step(self, events: Events) -> tuple[Ids, Ids]:
+        """Give new ids their rows while a step runs; return the rows before, and those now.
+
+        Raises:
+            InputError: the table is full.
+        """
+        known = self.table.lookup(events.ids)  # as a server would see the batch
+        return known, self.table.admit(events.ids, events.times, beside_step=True)
+
+    def hold(self, rows: Ids) -> None:
+        """Keep the ids of these rows until the next call, as a running step uses the rows."""
+        self.table.hold(rows)
+
     def step(self, rows: Ids, events: Events, *, batch_factor: int = 1) -> None:
         """Make one step on a batch whose ids have their rows.
 
@@ -183,13 +160,12 @@ class OnlineTrainer:
         """
         if batch_factor != self._batch_factor:
             self._set_rates(batch_factor)
-        batch = (self._batches.pack(rows), events.numbers, events.labels.astype(np.float32))
-        if events.offsets is not None:
-            batch += (events.offsets,)
-        if events.weights is not None:
-            batch += (events.weights,)
         with raising_diverged():
-            self._step_for(batch_factor, events)(batch)
+            self._step_for(batch_factor, events)(self._packed(rows, events))
+
+    def _packed(self, rows: Ids, events: Events) -> tuple[Any, ...]:
+        """Return a batch in its form."""
+        return (self._batches.pack(rows), *columns_of(events))
 
     def _step_for(self, batch_factor: int, events: Events) -> Function:
         """The graph for a batch; one that is not there is traced, such as that for offsets."""
@@ -200,7 +176,7 @@ class OnlineTrainer:
 
     def _set_rates(self, batch_factor: int) -> None:
         run = self.settings.run
-        values, unit = _scaled(run, batch_factor), _unit(run, batch_factor)
+        values, unit = scaled(run, batch_factor), _unit(run, batch_factor)
         self.optimizer.embedding_optimizer.learning_rate = values.embedding_lr * unit
         self.optimizer.dense_optimizer.learning_rate = values.dense_lr * unit
         self._batch_factor = batch_factor
@@ -223,6 +199,10 @@ class OnlineTrainer:
         pack = self._batches.pack
         scores = [self._score(pack(rows.take(p)), numbers[p]).numpy() for p in parts]
         return np.concatenate(scores)
+
+    def served_changes(self) -> ServedChanges:
+        """Start to remember changes for servers."""
+        return TableChanges(self.table)
 
     def check_loss(self) -> None:
         """Raise `Diverged` if a loss since the start was not finite."""
@@ -263,7 +243,7 @@ class OnlineTrainer:
         return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
 
 
-def _scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
+def scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
     """The hyper-parameters for so many times the run's batch size."""
     return replace(run, batch_size=batch_factor * run.batch_size).hyperparameters("table")
 
@@ -275,11 +255,11 @@ def _unit(run: RunSettings, batch_factor: int) -> float:
     must have one unit, that of the run's batch. So the step of a large batch multiplies squared
     gradients by the square of this number. Rates and epsilon of the step are multiplied by it, too.
     """
-    return _scaled(run, 1).epsilon / _scaled(run, batch_factor).epsilon
+    return scaled(run, 1).epsilon / scaled(run, batch_factor).epsilon
 
 
 def _moments(run: RunSettings, batch_factor: int) -> Moments:
-    values, unit = _scaled(run, batch_factor), _unit(run, batch_factor)
+    values, unit = scaled(run, batch_factor), _unit(run, batch_factor)
     return Moments(beta_1=values.beta_1, beta_2=values.beta_2, squares=unit * unit)
 
 

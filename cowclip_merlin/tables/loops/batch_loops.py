@@ -24,8 +24,8 @@ from cowclip_merlin.tables.loops.index_cells import (
 )
 from cowclip_merlin.types import Array
 
-_NEW = 1 << 31  # numbers in the index from here on: place in `NewIds` of an id without a row yet
-_REFUSED = -(1 << 31)  # a row's number for now: the id is not admitted
+NEW = 1 << 31  # numbers in the index from here on: place in `NewIds` of an id without a row yet
+REFUSED = -(1 << 31)  # a row's number for now: the id is not admitted
 
 
 class Occurrences(NamedTuple):
@@ -172,9 +172,9 @@ def count_and_admit(
         start = hash_id(field, id_)
         found = find_cell(cells, start, field, id_)
         number = number_in(cells, found)
-        if number >= _NEW:
-            new.seen[number - _NEW] = max(new.seen[number - _NEW], now)
-            rows[i] = _NEW - 1 - number
+        if number >= NEW:
+            new.seen[number - NEW] = max(new.seen[number - NEW], now)
+            rows[i] = NEW - 1 - number
         elif number != ABSENT:
             last_seen[number] = max(last_seen[number], now)
             rows[i] = number
@@ -182,10 +182,10 @@ def count_and_admit(
             batch.place[0], batch.place[1] = i, cell if several else i
             return False
         elif admission.admits(state, start, field, id_):
-            rows[i] = -1 - _collect(new, field, id_, now)
-            write_cell(cells, found, field, id_, _NEW - 1 - rows[i])
+            rows[i] = -1 - collect(new, field, id_, now)
+            write_cell(cells, found, field, id_, NEW - 1 - rows[i])
         else:
-            rows[i] = _REFUSED
+            rows[i] = REFUSED
         if not several:  # one id in each cell
             field, ahead = field + 1, ahead + 1 if ahead + 1 < num_fields else 0
             if field == num_fields:
@@ -197,7 +197,8 @@ def count_and_admit(
 
 
 @compiled
-def _collect(new: NewIds, field: int, id_: int, now: int) -> int:
+def collect(new: NewIds, field: int, id_: int, now: int) -> int:
+    """Add an id to those that get a row; return its place among them."""
     i = new.number[0]
     new.fields[i], new.ids[i], new.seen[i] = field, id_, now
     new.number[0] += 1
@@ -239,10 +240,10 @@ def finish_rows(cells: Array, batch: Occurrences, last_seen: Array, new_rows: Ar
             if field == num_fields:
                 event, field = event + 1, 0
         row = np.int64(rows[i])
-        if row == _REFUSED and len(new_rows) == 0:
+        if row == REFUSED and len(new_rows) == 0:
             rows[i] = field
-        elif row == _REFUSED:
-            rows[i] = _row_of_refused(cells, batch.ids[i], field, batch.now[event], last_seen)
+        elif row == REFUSED:
+            rows[i] = row_of_refused(cells, batch.ids[i], field, batch.now[event], last_seen)
         elif row < 0:
             rows[i] = new_rows[-1 - row]
         if not several:  # one id in each cell
@@ -252,7 +253,8 @@ def finish_rows(cells: Array, batch: Occurrences, last_seen: Array, new_rows: Ar
 
 
 @compiled
-def _row_of_refused(cells: Array, id_: int, field: int, now: int, last_seen: Array) -> int:
+def row_of_refused(cells: Array, id_: int, field: int, now: int, last_seen: Array) -> int:
+    """The row of an id that was refused at first, and may have been admitted later in the batch."""
     number = number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
     if number == ABSENT:
         return field

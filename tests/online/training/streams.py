@@ -95,7 +95,8 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
-    from cowclip_merlin.online.training import batch_journal, step_pipeline
+    from cowclip_merlin.online.training import batch_journal
+    from cowclip_merlin.online.training.steps import step_pipeline
     from cowclip_merlin.tables import snapshot
 
     count = itertools.count()

@@ -6,7 +6,7 @@ from streams import FEATURES, messages
 from tiers import thorough
 
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.training.step_pipeline import StepPipeline
+from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.training.divergence import Diverged
 

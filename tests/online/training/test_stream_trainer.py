@@ -248,7 +248,7 @@ def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
 
 @pytest.mark.thorough
 def test_a_signal_ends_it_with_a_snapshot(tmp_path, settings, events, whole, monkeypatch):
-    from cowclip_merlin.online.training.step_pipeline import StepPipeline
+    from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
     from cowclip_merlin.system.signals import Stopped
 
     submit, count = StepPipeline.submit, itertools.count()

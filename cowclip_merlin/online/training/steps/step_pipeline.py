@@ -39,11 +39,10 @@ class StepPipeline:
             Diverged: a gradient of the batch before was not finite.
         """
         table = self._trainer.table
-        known = table.lookup(events.ids)  # as a server would see the batch
-        rows = table.admit(events.ids, events.times, beside_step=True)
+        known, rows = self._trainer.admit_beside_step(events)
         self.wait()
         table.check_memory()
-        table.hold(rows)
+        self._trainer.hold(rows)
         self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
         table.expire()
 

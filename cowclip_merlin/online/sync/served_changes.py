@@ -1,0 +1,73 @@
+"""The changes of a table that servers have to get."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from cowclip_merlin.tables import GrowingTable
+from cowclip_merlin.tables.changes import Changes
+from cowclip_merlin.types import Array
+
+
+class ChangedRows(NamedTuple):
+    """Changes, and the changed rows of each embedding table, float32 [n, d]."""
+
+    changes: Changes
+    values: list[Array]
+
+
+class ServedChanges(Protocol):
+    """Where a `Publisher` gets changes from."""
+
+    def collect(self) -> ChangedRows:
+        """Return all that has changed since what has arrived; no step may run meanwhile."""
+
+    def arrived(self) -> None:
+        """Forget what `collect` returned last: servers can read it."""
+
+    def snapshot_begins(self, snapshot: int) -> None:
+        """Remember what changes from now on, until servers know this snapshot."""
+
+    def snapshot_ends(self, snapshot: int) -> None:
+        """Return with the next `collect` what has changed since this snapshot began, too."""
+
+    def close(self) -> None:
+        """Remember changes no longer."""
+
+
+class TableChanges:
+    """The changes of a table of this process; a `ServedChanges`.
+
+    Args:
+        table: its state may be restored after this.
+    """
+
+    def __init__(self, table: GrowingTable) -> None:
+        self._table, self._log = table, table.track_changes()
+        self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
+
+    def collect(self) -> ChangedRows:
+        """Return all that has changed since what has arrived; no step may run meanwhile."""
+        changes = self._log.collect()
+        for since in self._since.values():
+            since.append(changes)
+        return ChangedRows(changes, [memory.w[changes.rows] for memory in self._table.memory])
+
+    def arrived(self) -> None:
+        """Forget what `collect` returned last: servers can read it."""
+        self._log.clear()
+
+    def snapshot_begins(self, snapshot: int) -> None:
+        """Remember what changes from now on, until servers know this snapshot."""
+        self._since[snapshot] = []
+
+    def snapshot_ends(self, snapshot: int) -> None:
+        """Return with the next `collect` what has changed since this snapshot began, too."""
+        for changes in self._since.pop(snapshot, []):
+            self._log.add_rows(changes.rows)
+            self._log.add_gone(changes.gone)
+        self._since = {number: x for number, x in self._since.items() if number > snapshot}
+
+    def close(self) -> None:
+        """Remember changes no longer."""
+        self._table.stop_tracking(self._log)
