@@ -6,7 +6,7 @@ The launcher sets `TF_CONFIG` for each process. It loads no TensorFlow itself.
 from __future__ import annotations
 
 from cowclip_merlin.launcher.attempts import launch
-from cowclip_merlin.launcher.call import LaunchSettings, TrainCall
+from cowclip_merlin.launcher.call import LaunchSettings, TrainCall, WorkerCall
 from cowclip_merlin.launcher.watch import Patience
 
-__all__ = ["LaunchSettings", "Patience", "TrainCall", "launch"]
+__all__ = ["LaunchSettings", "Patience", "TrainCall", "WorkerCall", "launch"]

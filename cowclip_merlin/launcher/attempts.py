@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher.call import LaunchSettings, TrainCall
+from cowclip_merlin.launcher.call import LaunchSettings, WorkerCall
 from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
-from cowclip_merlin.launcher.outcome import Outcome, has_checkpoint
+from cowclip_merlin.launcher.outcome import Outcome
 from cowclip_merlin.launcher.watch import Patience
 from cowclip_merlin.system.folders import NewFiles, try_lock
 from cowclip_merlin.workers.slurm import number_of_tasks
@@ -24,7 +24,7 @@ _DASK_WAIT = 60.0
 
 
 def launch(
-    call: TrainCall,
+    call: WorkerCall,
     settings: LaunchSettings,
     *,
     command: Sequence[str] | None = None,
@@ -48,17 +48,16 @@ def launch(
     new, first = NewFiles.since_now(Path(call.out)), call
     for attempt in range(restarts + 1):
         outcome = place.run(call, again=attempt > 0)
-        error = outcome.error(call.out)
+        error = outcome.error(call)
         if error is None:
             return
         if not isinstance(error, WorkerLost):
             raise error
         _show_traceback(outcome)
-        _remove_without_checkpoint(new)
+        _remove_without_checkpoint(new, call)
         if outcome.signal_number or attempt == restarts:
-            raise WorkerLost(f"{error}; {_remedy(call.out, restarts)}")
-        resume = first.options.resume or has_checkpoint(call.out)
-        call = replace(first, options=replace(first.options, resume=resume))
+            raise WorkerLost(f"{error}; {_remedy(call, restarts)}")
+        call = first.again()
         print(f"cowclip: {error}; {_start(call, attempt + 1, restarts)}", file=sys.stderr)
 
 
@@ -87,7 +86,7 @@ class _Place:
     command: Sequence[str] | None
     patience: Patience
 
-    def run(self, call: TrainCall, *, again: bool) -> Outcome:
+    def run(self, call: WorkerCall, *, again: bool) -> Outcome:
         """Run one attempt; start it again if another program took a port."""
         for _ in range(_PORT_TRIES):
             outcome = self._run(call, again)
@@ -96,7 +95,7 @@ class _Place:
             print("cowclip: another program took a port; starting again", file=sys.stderr)
         return outcome
 
-    def _run(self, call: TrainCall, again: bool) -> Outcome:
+    def _run(self, call: WorkerCall, again: bool) -> Outcome:
         if self.settings.scheduler is None:
             return run_locally(
                 call,
@@ -121,23 +120,23 @@ def _show_traceback(outcome: Outcome) -> None:
         print(failure.traceback.rstrip(), file=sys.stderr)
 
 
-def _remove_without_checkpoint(new: NewFiles) -> None:
+def _remove_without_checkpoint(new: NewFiles, call: WorkerCall) -> None:
     """Remove the files of a run that cannot be resumed, unless another process uses them."""
-    if has_checkpoint(str(new.folder)) or not new.folder.is_dir():
+    if call.can_resume() or not new.folder.is_dir():
         return
     with try_lock(new.folder) as ours:
         if ours is not False:
             new.remove()
 
 
-def _remedy(out: str, restarts: int) -> str:
+def _remedy(call: WorkerCall, restarts: int) -> str:
     """Return what the user can do after the last attempt."""
     done = f"after {restarts} restarts; " if restarts else ""
-    again = "repeat the command with `resume`" if has_checkpoint(out) else "train again"
+    again = "repeat the command with `resume`" if call.can_resume() else "train again"
     return f"{done}{again}, or let `restarts` {restarts + 1} do it"
 
 
-def _start(call: TrainCall, number: int, restarts: int) -> str:
+def _start(call: WorkerCall, number: int, restarts: int) -> str:
     """Say what a restart does."""
-    place = "the last checkpoint" if call.options.resume else "the beginning"
+    place = "the last checkpoint" if call.resumes else "the beginning"
     return f"restart {number} of {restarts} from {place}"

@@ -6,9 +6,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.run_settings import RunOptions
 from cowclip_merlin.types import Json
 
@@ -17,6 +20,34 @@ VARIABLE = "COWCLIP_TRAIN_CALL"
 
 TERMINAL = "COWCLIP_TERMINAL"
 """Environment variable: whether the standard error of worker 0 ends in a terminal."""
+
+
+class WorkerCall(Protocol):
+    """What each worker process of a launch does."""
+
+    @property
+    def out(self) -> str:
+        """The run folder."""
+
+    @property
+    def device(self) -> str:
+        """Device of the workers: "auto", "cpu" or "gpu"."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the call goes on from what the folder holds."""
+
+    def can_resume(self) -> bool:
+        """Return whether the run folder holds something to go on from."""
+
+    def again(self) -> WorkerCall:
+        """Return the call that goes on after a failure, if it can."""
+
+    def to_json(self) -> str:
+        """Return the call as JSON, for the worker process."""
+
+    def with_absolute_paths(self) -> WorkerCall:
+        """Return the call for processes with another working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +65,25 @@ class TrainCall:
     settings: Mapping[str, Json]
     out: str
     options: RunOptions = field(default_factory=RunOptions)
+
+    @property
+    def device(self) -> str:
+        """Device of the workers: "auto", "cpu" or "gpu"."""
+        return self.options.device
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the call goes on from a checkpoint."""
+        return self.options.resume
+
+    def can_resume(self) -> bool:
+        """Return whether the run folder has a checkpoint."""
+        return bool(list_checkpoints(Path(self.out) / "checkpoints"))
+
+    def again(self) -> TrainCall:
+        """Return the call that goes on from the last checkpoint, if there is one."""
+        resume = self.options.resume or self.can_resume()
+        return replace(self, options=replace(self.options, resume=resume))
 
     def to_json(self) -> str:
         """Return the call as JSON.
@@ -95,7 +145,7 @@ class LaunchSettings(Settings):
 
 
 def worker_environment(
-    call: TrainCall, addresses: Sequence[str], rank: int, gpu: str
+    call: WorkerCall, addresses: Sequence[str], rank: int, gpu: str
 ) -> dict[str, str]:
     """Return the variables that make a process one worker of a training.
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import dask_side
-from cowclip_merlin.launcher.call import TrainCall, worker_environment
+from cowclip_merlin.launcher.call import WorkerCall, worker_environment
 from cowclip_merlin.launcher.gpus import one_gpu_each
 from cowclip_merlin.launcher.outcome import Ended, Outcome
 from cowclip_merlin.launcher.watch import Patience, watch
@@ -95,7 +95,7 @@ def _in_background(function: Callable[..., None], *args: Any) -> None:
 
 
 def run_on_dask(
-    call: TrainCall,
+    call: WorkerCall,
     *,
     scheduler: str,
     workers: int | None,
@@ -149,7 +149,7 @@ def choose_workers(client: Client, scheduler: str, workers: int | None, wait: fl
 
 
 def _environments(
-    client: Client, call: TrainCall, chosen: Sequence[str]
+    client: Client, call: WorkerCall, chosen: Sequence[str]
 ) -> dict[str, dict[str, str]]:
     """Return the variables of every worker by the address of its Dask worker."""
     places = _describe(client, call, chosen)
@@ -158,14 +158,16 @@ def _environments(
     gpus: dict[str, str] = {}
     for host, there in by_host(chosen).items():
         visible = [places[each].gpus for each in there]
-        gpus.update(zip(there, one_gpu_each(visible, call.options.device, host), strict=True))
+        gpus.update(zip(there, one_gpu_each(visible, call.device, host), strict=True))
     return {
         each: worker_environment(call, addresses, rank, gpus[each])
         for rank, each in enumerate(chosen)
     }
 
 
-def _describe(client: Client, call: TrainCall, chosen: Sequence[str]) -> dict[str, dask_side.Place]:
+def _describe(
+    client: Client, call: WorkerCall, chosen: Sequence[str]
+) -> dict[str, dask_side.Place]:
     # The run folder is made later, in a folder that must be there.
     folders = [call.data, _existing_parent(call.out)]
     try:

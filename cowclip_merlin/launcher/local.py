@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from cowclip_merlin.launcher.call import TERMINAL, TrainCall, worker_environment
+from cowclip_merlin.launcher.call import TERMINAL, WorkerCall, worker_environment
 from cowclip_merlin.launcher.child import Child
 from cowclip_merlin.launcher.gpus import one_gpu_each, visible_gpus
 from cowclip_merlin.launcher.outcome import Ended, Outcome
@@ -35,7 +35,7 @@ class _LocalProcess:
 
 
 def run_locally(
-    call: TrainCall, *, workers: int, command: Sequence[str] | None, patience: Patience
+    call: WorkerCall, *, workers: int, command: Sequence[str] | None, patience: Patience
 ) -> Outcome:
     """Run one attempt of a training on this machine; return how its workers ended.
 
@@ -49,7 +49,7 @@ def run_locally(
         InputError: if there are fewer GPUs than workers.
     """
     visible = [visible_gpus(os.environ)] * workers
-    gpus = one_gpu_each(visible, call.options.device, "this machine")
+    gpus = one_gpu_each(visible, call.device, "this machine")
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     with ExitStack() as stack:
         processes = []

@@ -6,11 +6,10 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from cowclip_merlin.errors import ERROR, LOST_ANOTHER, WRONG_INPUT, InputError, WorkerLost
+from cowclip_merlin.launcher.call import WorkerCall
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training.checkpoint import list_checkpoints
 
 _STOPS = {128 + number: int(number) for number in (signal.SIGINT, signal.SIGTERM)}
 _TAKEN = re.compile(r"address (is )?already in use|could not start grpc server", re.IGNORECASE)
@@ -105,22 +104,22 @@ class Outcome:
         """Whether the attempt failed because of a port, and the user sent no signal."""
         return self.signal_number is None and any(end.port_was_taken for end in self.ends)
 
-    def error(self, out: str) -> BaseException | None:
+    def error(self, call: WorkerCall) -> BaseException | None:
         """Return what to raise; None after success.
 
         Args:
-            out: the run folder.
+            call: of the workers.
         """
         failure = self.first_failure
         if failure is None:
             return None
         number = self.signal_number or failure.stopped_by
         if self.killed or (self.signal_number and self._stopped_in_order()):
-            return stop_error(number, out)
+            return stop_error(number, call)
         if failure.code == WRONG_INPUT:
             return self._input_error()
-        if failure.stopped_by and has_checkpoint(out):
-            return stop_error(number, out)
+        if failure.stopped_by and call.can_resume():
+            return stop_error(number, call)
         return WorkerLost(
             f"worker {failure.rank} of {len(self.ends)} on {failure.host} failed ({failure.how})"
         )
@@ -138,13 +137,8 @@ class Outcome:
         return InputError(place + first.message)
 
 
-def stop_error(number: int, out: str) -> BaseException:
+def stop_error(number: int, call: WorkerCall) -> BaseException:
     """Return what a signal raises: `Stopped` if the run can be resumed."""
-    if has_checkpoint(out):
+    if call.can_resume():
         return Stopped(number)
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-
-
-def has_checkpoint(out: str) -> bool:
-    """Whether a run folder can be resumed."""
-    return bool(list_checkpoints(Path(out) / "checkpoints"))

@@ -11,10 +11,11 @@ from cowclip_merlin.cli.options.online_options import (
     add_table_options,
     online_settings_from_args,
 )
+from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.settings import add_options, settings_from
+from cowclip_merlin.settings import add_options, settings_from, values_from
 
 HELP = "train on a stream of events, and send the changes to servers"
 EXAMPLES = """examples:
@@ -22,6 +23,8 @@ EXAMPLES = """examples:
   cowclip online train --from EVENTS --features events.csv.yaml --out RUN --to SYNC \\
       --model deepfm --batch-size 1024 --sync-every 1
   cowclip online serve --from SYNC --port 8000
+  cowclip online train --from EVENTS --features events.csv.yaml --out RUN2 --model deepfm \\
+      --batch-size 8192 --workers 2 --restarts 3
 
 Run the same command again to resume after a stop or a crash. Ctrl-C writes a snapshot."""
 
@@ -40,6 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_online_model_options(parser)
     add_table_options(parser)
     add_options(parser, MonitoringSettings)
+    of_stream = {
+        "workers": {
+            "help": "processes on this machine that share every batch; each has a part of the rows",
+            "shown": "1",
+        },
+        "restarts": {
+            "help": "how often to restart all workers from the newest snapshot after one fails"
+        },
+    }
+    add_options(parser, LaunchSettings, *of_stream, **of_stream)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,11 +60,13 @@ def run(args: argparse.Namespace) -> int:
     settings = online_settings_from_args(args)
     stream = settings_from(args, StreamSettings)
     monitoring = settings_from(args, MonitoringSettings)
-    from cowclip_merlin.online.training.stream_folder import train_stream
+    processes = LaunchSettings(**values_from(args, LaunchSettings))
+    from cowclip_merlin.online.training.shards.run_workers import train_with_workers
     from cowclip_merlin.system.signals import Stopped
 
     try:
-        trained = train_stream(
+        trained = train_with_workers(
+            processes,
             args.events,
             args.features,
             settings,

@@ -18,19 +18,19 @@ class DamagedMessages:
     """The damaged messages of one log.
 
     Args:
-        file: takes a line of JSON for each of them: position, reason and text.
+        file: takes a line of JSON for each of them: position, reason and text; None: only count.
 
     Attributes:
         count: of this process.
         newest: reason of the newest one; empty before the first.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path | None) -> None:
         self._file, self.count, self.newest = file, 0, ""
         self._lines, self._last = _known(file)
         self._counted: Position | None = None
         # A process that was killed while it wrote has left a part of a line.
-        whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
+        whole = file is None or not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
         self._start = "" if whole else "\n"
 
     def add(self, messages: Sequence[Message], reasons: Mapping[int, str]) -> None:
@@ -49,7 +49,7 @@ class DamagedMessages:
         # After a restart, messages are read again.
         new = _after(self._last, messages, reasons)
         lines = [_line(messages[i], reasons[i]) for i in new[: MOST_LINES - self._lines]]
-        if lines:
+        if lines and self._file is not None:
             with self._file.open("a", encoding="utf-8") as stream:
                 stream.writelines([self._start, *lines])
             self._start = ""
@@ -70,9 +70,9 @@ def _line(message: Message, reason: str) -> str:
     return json.dumps({"after": message.after, "reason": reason, "text": text}) + "\n"
 
 
-def _known(file: Path) -> tuple[int, Position | None]:
+def _known(file: Path | None) -> tuple[int, Position | None]:
     """Lines of the file, and the position of the last one."""
-    if not file.exists():
+    if file is None or not file.exists():
         return 0, None
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in reversed(lines):

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.merging.followed_log import FollowedLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import MessageLog, SeveralParts
 
@@ -57,7 +58,13 @@ def log_forms() -> str:
     return f"{', '.join(first)} or {last}"
 
 
-def open_log(url: str, *, create: bool = False, order: str | Path | None = None) -> MessageLog:
+def open_log(
+    url: str,
+    *,
+    create: bool = False,
+    order: str | Path | None = None,
+    follow: bool = False,
+) -> MessageLog:
     """Open a log.
 
     Args:
@@ -66,6 +73,7 @@ def open_log(url: str, *, create: bool = False, order: str | Path | None = None)
         create: make the log if it is not there, as those who append do.
         order: file of one reader, who then may read a Kafka topic of several partitions: it takes
             the order in which this reader has merged them. None: such a topic is refused.
+        follow: read such a topic in the order that another reader writes to this file.
 
     Raises:
         InputError: the address is wrong, there is no such log, or a package is missing.
@@ -88,7 +96,7 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     except SeveralParts as several:
         if order is None:
             raise
-        return _merged(url, several.addresses, Path(order))
+        return _merged(url, several.addresses, Path(order), follow=follow)
     except ImportError as error:
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
@@ -111,10 +119,13 @@ def open_to_append(url: str) -> MessageLog:
         return _merged(url, several.addresses, None)
 
 
-def _merged(url: str, addresses: Sequence[str], order: Path | None) -> MessageLog:
+def _merged(
+    url: str, addresses: Sequence[str], order: Path | None, *, follow: bool = False
+) -> MessageLog:
     with ExitStack() as opened:
         parts = [opened.enter_context(closing(open_log(each))) for each in addresses]
-        log = MergedLog(parts, name=shown_address(url), order=order)
+        kind = FollowedLog if follow and order is not None else MergedLog
+        log = kind(parts, name=shown_address(url), order=order)
         opened.pop_all()
     return log
 

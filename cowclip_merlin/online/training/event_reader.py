@@ -102,6 +102,10 @@ class EventReader:
     def use_clock(self) -> None:
         """Refuse messages by the clock from now on, also those that are in no batch yet."""
         self._refused = None
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Read messages that are in no batch yet again, as other ones are refused now."""
         self._waiting.clear()
         self._read_to = self._taken
 

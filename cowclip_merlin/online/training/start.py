@@ -64,6 +64,8 @@ class OfflineStart:
         for field, name in enumerate(self._trainer.features.tables):
             numbers, ids = self._vocabulary(name)
             column = self._data.categorical.index(name)
+            own = self._trainer.table.takes(np.full(len(ids), field), ids)
+            numbers, ids = numbers[own], ids[own]
             rows = self._trainer.table.insert(np.full(len(ids), field), ids, now)
             if self._trainer.settings.absent == "trained":
                 numbers, rows = np.append(numbers, SPECIAL["oov"]), np.append(rows, field)

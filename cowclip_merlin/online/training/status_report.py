@@ -12,9 +12,9 @@ from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.recent_scores import RecentScores
+from cowclip_merlin.online.training.shards.turns import About
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.system.records import append_rows
-from cowclip_merlin.tables.field_rules import TableStatistics
 from cowclip_merlin.types import Json, JsonObject
 
 EVERY = 10.0
@@ -159,7 +159,7 @@ def sync_info(
     lag: int,
     clock: int,
     scores: RecentScores,
-    table: TableStatistics,
+    table: About,
 ) -> JsonObject:
     """Return what `SYNCED` tells servers about the training.
 
@@ -169,7 +169,7 @@ def sync_info(
         lag: events that wait.
         clock: the newest event time in seconds.
         scores: of the newest events.
-        table: its statistics.
+        table: what all workers have.
     """
     return {
         "trained": trained,
@@ -177,7 +177,7 @@ def sync_info(
         "lag": lag,
         "event_time": clock,
         "auc": scores.auc(),
-        "rows": sum(table.rows),
+        "rows": table.rows,
         "expired": table.expired + table.evicted,
         "refused": table.refused,
     }

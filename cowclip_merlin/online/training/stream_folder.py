@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TypeAlias
 
+from cowclip_merlin import workers
 from cowclip_merlin.addresses import Address, FilePath, is_address, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
@@ -15,16 +17,27 @@ from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.run_config import CONFIG, changes_of_run, online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.shards.follower import Follower
+from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
+from cowclip_merlin.online.training.shards.turns import Conductor
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, times
+from cowclip_merlin.tables.shards.snapshot_parts import set_parts_aside
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, times
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.training.several_workers.run_checks import check_shared, run_log
 from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workers import Workers
+from cowclip_merlin.workers.agreement import check_alike, wait_for_all
+from cowclip_merlin.workers.failures import naming_lost_workers
+
+Start: TypeAlias = "tuple[str | FilePath, str | FilePath]"
+"""A run, and the prepared folder that it was trained on."""
 
 ORDER = "order.txt"
 """File of a run: in which order it has read the partitions of a Kafka topic."""
@@ -38,7 +51,7 @@ def train_stream(
     *,
     out: str | Path,
     servers: str | None = None,
-    start: tuple[str | FilePath, str | FilePath] | None = None,
+    start: Start | None = None,
     monitoring: MonitoringSettings | None = None,
 ) -> int:
     """Train on a log of events, and send changes to a log that servers follow.
@@ -69,6 +82,36 @@ def train_stream(
         **online_config(settings, columns),
         "start": [_named(path) for path in start or ()],
     }
+    group = workers.current()
+    with naming_lost_workers(group):
+        check_alike(group, config)
+        if group is not None:
+            _refuse_for_workers(stream)
+        if group is not None and not group.is_first:
+            return _follow(events, columns, settings, stream, out, start, group)
+        return _lead(events, columns, settings, stream, out, servers, start, monitoring, config)
+
+
+def _refuse_for_workers(stream: StreamSettings) -> None:
+    if stream.snapshots is not None:
+        raise InputError(
+            "`snapshots` of several workers is not supported: copy the run folder, or use one"
+        )
+
+
+def _lead(
+    events: str,
+    columns: LogFeatures,
+    settings: OnlineSettings,
+    stream: StreamSettings,
+    out: Path,
+    servers: str | None,
+    start: Start | None,
+    monitoring: MonitoringSettings,
+    config: JsonObject,
+) -> int:
+    """Train in one process, or as worker 0."""
+    group = workers.current()
     _check_folder(out, config)
     if servers and log_place(events) == log_place(servers):
         raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
@@ -76,18 +119,28 @@ def train_stream(
         endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
         source = stack.enter_context(closing(open_log(events, order=out / ORDER)))
         target = open_log(servers, create=True) if servers else None
-        set_up_tensorflow(settings.run.seed, "cpu")
+        if group is None:
+            set_up_tensorflow(settings.run.seed, "cpu")
         stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
         lines = run_logger(out / "train.log", log_format=monitoring.log_format)
         log = stack.enter_context(lines)
         changes = _check_folder(out, config)  # again: another process may have worked since
-        trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
+        wait_for_all(group)  # the others need the folder
+        conductor = group and Conductor(group)
+        trainer = _trainer(settings, columns, stream, conductor)
         new = not numbers(out / SNAPSHOTS)
         if new and stream.snapshots and (Address(stream.snapshots) / CONFIG).exists():
             raise InputError(f"{stream.snapshots}: holds another run; use another `snapshots`")
         offline = OfflineStart(*start, trainer) if start and new else None
         work = StreamTrainer(
-            trainer, source, target, stream, out, log, start=offline and offline.apply
+            trainer,
+            source,
+            target,
+            stream,
+            out,
+            log,
+            start=offline and offline.apply,
+            team=conductor,
         )
         if changes or not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
@@ -99,6 +152,42 @@ def train_stream(
         endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
+
+
+def _trainer(
+    settings: OnlineSettings,
+    columns: LogFeatures,
+    stream: StreamSettings,
+    conductor: Conductor | None,
+) -> OnlineTrainer:
+    if group := workers.current():
+        catch_up = stream.catch_up
+        return ShardTrainer(settings, columns, group, catch_up=catch_up, conductor=conductor)
+    return OnlineTrainer(settings, columns, catch_up=stream.catch_up)
+
+
+def _follow(
+    events: str,
+    columns: LogFeatures,
+    settings: OnlineSettings,
+    stream: StreamSettings,
+    out: Path,
+    start: Start | None,
+    group: Workers,
+) -> int:
+    """Train as another worker than worker 0."""
+    with ExitStack() as stack:
+        wait_for_all(group)
+        check_shared(out, group)
+        log = stack.enter_context(run_log(out))
+        log_of_events = open_log(events, order=out / ORDER, follow=True)
+        source = stack.enter_context(closing(log_of_events))
+        trainer = _trainer(settings, columns, stream, None)
+        new = not numbers(out / SNAPSHOTS)
+        offline = OfflineStart(*start, trainer) if start and new else None
+        begin = offline and offline.apply
+        Follower(trainer, source, stream, out, start=begin, warn=log.warning).run()
+    return 0
 
 
 def _named(path: str | FilePath) -> str:
@@ -144,7 +233,7 @@ def roll_back(run: str | Path, snapshot: int) -> list[int]:
         load_snapshot(folder, snapshot)  # refuses a damaged one
         newer = [number for number in known if number > snapshot]
         for number in reversed(newer):  # a kill leaves the newest ones that were not reached
-            set_aside(folder, number, "rolled-back")
+            set_parts_aside(folder, number, "rolled-back")
     return newer
 
 

@@ -19,22 +19,40 @@ from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentSco
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.shards.turns import (
+    BATCH,
+    END,
+    SAVE,
+    About,
+    Alone,
+    Start,
+    Turn,
+)
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
-from cowclip_merlin.online.training.step_pipeline import StepPipeline
+from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.tables.shards.snapshot_parts import (
+    WORKERS,
+    PartsWriter,
+    load_own,
+    load_whole,
+    remove_parts,
+    set_parts_aside,
+)
 from cowclip_merlin.tables.snapshot import (
     Snapshot,
     SnapshotWriter,
     copy_snapshot,
-    load_snapshot,
     numbers,
     part_of,
-    set_aside,
     times,
 )
+from cowclip_merlin.types import JsonObject
 
 SNAPSHOTS = "snapshots"
+TABLE = "trainer.table."
+"""What the names of the growing table's arrays in a snapshot begin with."""
 
 _REPLAY_WAIT = 1.0  # seconds of a look for events that were trained before
 
@@ -50,6 +68,7 @@ class StreamTrainer:
         folder: of the run.
         log: for the lines that the user sees.
         start: is called with the time of the first event before a new run trains; None for none.
+        team: tells other workers what to do; None: there are none.
 
     Attributes:
         trained: events so far, in all processes of this run.
@@ -65,6 +84,7 @@ class StreamTrainer:
         log: logging.Logger,
         *,
         start: Callable[[int], None] | None = None,
+        team: Alone | None = None,
     ) -> None:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
         self._events, self._folder, self._start = events, folder, start
@@ -75,7 +95,11 @@ class StreamTrainer:
         self._journal = BatchJournal(folder / "batches")
         copies = settings.snapshots and str(Address(settings.snapshots) / SNAPSHOTS)
         self._copies, keep = copies, settings.keep_snapshots
-        self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=keep, copies=copies)
+        self._team = team or Alone()
+        if self._team.size > 1:
+            self._snapshots = PartsWriter(folder / SNAPSHOTS, self._team.size, keep=keep)
+        else:
+            self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=keep, copies=copies)
         self._report = StatusReport(folder / "metrics.csv", log, self._scores)
         self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
         self._snapshot_timer = Timer(settings.snapshot_every)
@@ -139,12 +163,17 @@ class StreamTrainer:
 
     def _begin(self) -> None:
         """Write the snapshot from which servers start."""
-        if self._start is not None:
-            first = self._first_time()
-            if first is None:
-                return
+        first = None
+        if self._start is not None and (first := self._first_time()) is None:
+            return
+        self._begin_together(first)
+        if first is not None:
             self._start(first)
         self._save(wait=True)
+
+    def _begin_together(self, first: int | None = None) -> None:
+        """Tell the other workers where to begin."""
+        self._team.begin(Start(self._reader.position, first, self._servers is not None))
 
     def _first_time(self) -> int | None:
         """The time of the first event; None after a signal."""
@@ -159,6 +188,7 @@ class StreamTrainer:
     def _resume(self, known: list[int]) -> None:
         """Go on from the newest snapshot, with the batches that were trained after it."""
         snapshot = self._newest(known)
+        remove_parts(self._folder / SNAPSHOTS, lambda number: number > snapshot.number)
         self.trainer.restore(part_of(snapshot.arrays, "trainer."))
         repeats = part_of(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
@@ -174,6 +204,7 @@ class StreamTrainer:
         batches = self._journal.after(snapshot.number)
         refused = {place for batch in batches for place in batch.refused}
         self._reader = self._read_from(position, refused)
+        self._begin_together()
         for batch in batches:
             self._replay(batch)
             if self._stop.signal_number:
@@ -189,17 +220,24 @@ class StreamTrainer:
         """
         *others, number = sorted(known)
         try:
-            return load_snapshot(self._folder / SNAPSHOTS, number)
+            return self._team.load(number, lambda: self._load(number))
         except InputError as error:
             if not others:
                 raise
             self.log.warning("%s; going on from snapshot %s", error, others[-1])
-        set_aside(self._folder / SNAPSHOTS, number, "damaged")
+        set_parts_aside(self._folder / SNAPSHOTS, number, "damaged")
         return self._newest(others)
+
+    def _load(self, number: int) -> Snapshot:
+        folder = self._folder / SNAPSHOTS
+        if self._team.size == 1:
+            return load_whole(folder, number, TABLE)
+        return load_own(folder, number, TABLE, 0, self._team.size)
 
     def _skip(self, position: Position) -> None:
         end = self._events.end()
         self._reader = self._read_from(end)
+        self._begin_together()
         self._journal.forget()
         self._journal.begin(self._saved, keep=[])
         self.log.warning(
@@ -219,10 +257,13 @@ class StreamTrainer:
                     "was trained before; the log has lost events (`on_restart` skip goes on "
                     "without them)"
                 )
+        self._team.say(Turn(BATCH, len(events), batch.factor, batch.refused))
         self._pipeline.submit(events, batch.factor)
         self.trained += len(events)
 
     def _ended(self) -> bool:
+        signals = [each.signal_number for each in self._team.others if each.signal_number]
+        self._stop.signal_number = self._stop.signal_number or next(iter(signals), None)
         if self._stop.signal_number:
             return True
         return self.settings.until_end and self._reader.at_end()
@@ -234,6 +275,7 @@ class StreamTrainer:
             self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
         size = self._batch_size * self._factor
         self._train(self._reader.next_batch(size, max_wait=self.settings.max_wait))
+        self._team.keep_in_touch()
         if self._servers and self._servers.due():
             self._sync()
         if self._report.due:
@@ -246,6 +288,7 @@ class StreamTrainer:
             refused = tuple(self._reader.take_refused())
             self._labels.add(events.labels)
             self._journal.note(Batch(len(events), self._factor, refused))
+            self._team.say(Turn(BATCH, len(events), self._factor, refused))
             self._pipeline.submit(events, self._factor)
             self.trained += len(events)
 
@@ -257,7 +300,7 @@ class StreamTrainer:
             lag=self._reader.lag(),
             clock=self.trainer.table.clock,
             scores=self._scores,
-            table=self.trainer.table.statistics(),
+            table=About.sum([About.of(None, self.trainer.table.statistics()), *self._team.others]),
         )
         self._servers.sync(info)
 
@@ -279,7 +322,11 @@ class StreamTrainer:
             arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
         if self._servers and not wait:
             self._servers.snapshot_begins(self.trained)
-        self._snapshots.begin(self.trained, arrays, {"position": list(self._reader.position)})
+        self._team.say(Turn(SAVE, self.trained, factor=int(not wait)))
+        extra: JsonObject = {"position": list(self._reader.position)}
+        if self._team.size > 1:
+            extra[WORKERS] = self._team.size
+        self._snapshots.begin(self.trained, arrays, extra)
         self._positions = [*self._positions, self._reader.position]
         self._positions = self._positions[-self.settings.keep_snapshots :]
         self._saved = self.trained
@@ -312,17 +359,18 @@ class StreamTrainer:
             self._announce(self._saved)
         if self._servers:
             self._servers.end(self._sync)
+        self._team.say(Turn(END))
         self._write_report()
 
     def _write_report(self) -> None:
-        table = self.trainer.table.statistics()
+        table = About.sum([About.of(None, self.trainer.table.statistics()), *self._team.others])
         self._report.write(
             {
                 "trained": self.trained,
                 "lag": self._reader.lag(),
                 "batch_factor": self._factor,
                 "event_time": self.trainer.table.clock,
-                "rows": sum(table.rows),
+                "rows": table.rows,
                 "expired": table.expired,
                 "evicted": table.evicted,
                 "repeats": self._repeats.dropped if self._repeats else 0,

@@ -17,7 +17,7 @@ from cowclip_merlin.serving.live.message_checks import check_message
 from cowclip_merlin.serving.live.shared_lock import SharedLock
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.snapshot import load_snapshot
+from cowclip_merlin.tables.shards.snapshot_parts import load_whole
 from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class ServedModel:
         from cowclip_merlin.online.training.dense_scorer import DenseScorer
 
         settings, features = load_online_config(run)
-        arrays = load_snapshot(path_of(run) / "snapshots", number, wanted=_is_served).arrays
+        folder = path_of(run) / "snapshots"
+        arrays = load_whole(folder, number, _TABLE, wanted=_is_served).arrays
         scorer = DenseScorer(settings, features)
         try:
             scorer.restore(arrays, _DENSE)
@@ -183,7 +184,9 @@ class ServedModel:
 def _is_served(name: str) -> bool:
     """Whether a server needs an array of a snapshot."""
     short = name.removeprefix(_TABLE)
-    table = short in ("ids", "fields", "free") or (short.startswith("table") and short[-2:] == ".w")
+    table = short in ("ids", "fields", "free", "numbers") or (
+        short.startswith("table") and short[-2:] == ".w"
+    )
     return table if name.startswith(_TABLE) else name.startswith(_DENSE)
 
 

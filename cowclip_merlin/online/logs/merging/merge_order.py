@@ -59,8 +59,8 @@ class MergeOrder:
         self._stream: IO[str] | None = None
         self.base: Places | None = None
         self.runs: list[Run] = []
-        if file is not None and file.exists():
-            self._load(file)
+        if file is not None and file.exists() and self.read_only(file):
+            self._replace(self.base, self.runs)  # without a line that a killed process has left
 
     def find(self, places: Places) -> int | None:
         """Return the number of the run in which, or before which, some places are.
@@ -138,7 +138,12 @@ class MergeOrder:
                 stream.write(json.dumps(base) + "\n")
                 stream.writelines(run.line() for run in runs)
 
-    def _load(self, file: Path) -> None:
+    def read_only(self, file: Path) -> bytes:
+        """Take over what a file knows, and return its last line if it is not finished.
+
+        Raises:
+            InputError: the file is damaged.
+        """
         whole, _, rest = file.read_bytes().rpartition(b"\n")
         first, *lines = whole.decode("utf-8", "replace").split("\n")
         try:
@@ -155,8 +160,7 @@ class MergeOrder:
             part, *until = map(int, line.split())
             runs.append(Run(part, tuple(until)))
         self.base, self.runs = base, runs
-        if rest:  # of a line that a killed process has left unfinished
-            self._replace(base, runs)
+        return rest
 
 
 def _count(places: Sequence[Position]) -> int:
