@@ -360,6 +360,7 @@ class StreamTrainer:
         if self._servers:
             self._servers.end(self._sync)
         self._team.say(Turn(END))
+        self._team.say_sent(self.log)
         self._write_report()
 
     def _write_report(self) -> None:

@@ -1,6 +1,7 @@
 """All kinds of log, each as a function that opens a log at a new address or an old one."""
 
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.open_log import open_log
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 NUMBERS = itertools.count()
 

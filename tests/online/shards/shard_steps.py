@@ -152,10 +152,10 @@ def contents(trainer):
 def main(out):
     group = workers.current()
     for case in CASES if group is None else (*CASES, CONTROL):
-        trainer = trainer_of("plain" if case == CONTROL else case, group)
+        trainer = trainer_of("zeros" if case == CONTROL else case, group)
         if case == CONTROL:
             lose_counts(trainer)
-        scores = train(trainer, (1, CASES.get(case, CASES["plain"])[-1]))
+        scores = train(trainer, (1, CASES.get(case, CASES["zeros"])[-1]))
         found = contents(trainer) | {"scores": scores}
         found["sent"] = np.array(group.traffic.sent if group else 0)
         np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)

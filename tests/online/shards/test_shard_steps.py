@@ -44,7 +44,7 @@ def test_equal_to_one_process(by_workers, case, workers):
 
 
 def test_the_clip_needs_the_counts_of_all_workers(by_workers):
-    (one,), without = read(by_workers(1), "plain", 1), joined(read(by_workers(2), CONTROL, 2))
+    (one,), without = read(by_workers(1), "zeros", 1), joined(read(by_workers(2), CONTROL, 2))
     np.testing.assert_array_equal(without["ids"], one["ids"])
     assert np.abs(without["table.table0.w"] - one["table.table0.w"]).max() > 100 * BOUND
 

@@ -6,6 +6,7 @@ Each turn is one exchange of a few numbers, in which every worker tells the othe
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -123,6 +124,9 @@ class Alone:
     def keep_in_touch(self) -> None:
         """Hear from the others, if the last turn was some time ago."""
 
+    def say_sent(self, log: logging.Logger) -> None:
+        """Say how many bytes of training this worker has sent."""
+
 
 class Conductor(Alone):
     """Worker 0, which says what all do next.
@@ -135,7 +139,7 @@ class Conductor(Alone):
         super().__init__()
         self.group, self.size = group, group.size
         self.others = [About()] * (group.size - 1)
-        self._last = time.monotonic()
+        self._last, self._events = time.monotonic(), 0
 
     def load(self, number: int, load: Callable[[], Loaded]) -> Loaded:
         """Let all workers load a snapshot; see `Alone.load`."""
@@ -152,12 +156,23 @@ class Conductor(Alone):
         _, self.others = _exchange(self.group, words, About())
         if turn.refused:
             texts_of_all(self.group, json.dumps(turn.refused))
+        self._events += turn.number if turn.kind == BATCH else 0
         self._last = time.monotonic()
 
     def keep_in_touch(self) -> None:
         """Hear from the others, if the last turn was some time ago."""
         if time.monotonic() - self._last > _SILENCE:
             self.say(Turn(NOTHING))
+
+    def say_sent(self, log: logging.Logger) -> None:
+        """Say how many bytes of training this worker has sent."""
+        sent, events = self.group.traffic.sent, max(self._events, 1)
+        log.info(
+            "sent %.3f MB to %d other workers, %.0f bytes per event",
+            sent / 1e6,
+            self.size - 1,
+            sent / events,
+        )
 
 
 def hear_start(group: Workers) -> int | Start:

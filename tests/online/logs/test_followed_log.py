@@ -1,0 +1,42 @@
+"""Another process reads merged logs in the order of the first one."""
+
+import random
+
+from test_merged_log import GapLog, merged, read_all, values_of
+
+from cowclip_merlin.online.logs.merging import merge_order
+from cowclip_merlin.online.logs.merging.followed_log import FollowedLog
+
+
+def test_the_order_is_that_of_the_first_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_order, "MANY", 30)  # the file is written again now and then
+    rng, file = random.Random(3), tmp_path / "order.txt"
+    parts = [GapLog() for _ in range(3)]
+    first = merged(parts, file)
+    place = behind = first.start()
+    second = FollowedLog(parts, name="topic", order=file)
+    read, followed, number = [], [], 0
+    for _ in range(200):
+        for _ in range(rng.randrange(8)):
+            parts[rng.randrange(3)].add(b"%d" % number, gap=rng.randrange(3))
+            number += 1
+        found = first.read(place, rng.randrange(1, 20))
+        read += values_of(found)
+        place = found[-1].after if found else first.past_gaps(place)
+        if rng.random() < 0.3:  # up to where the first has read, and no further
+            found = read_all(second, behind, rng.randrange(1, 20))
+            followed += values_of(found)
+            behind = found[-1].after if found else second.past_gaps(behind)
+            assert followed == read
+            first.keep_from(behind)
+    assert len(followed) > 300
+
+
+def test_nothing_is_read_before_the_first_reader(tmp_path):
+    parts = [GapLog(), GapLog()]
+    first = merged(parts, tmp_path / "order.txt")
+    second = FollowedLog(parts, name="topic", order=tmp_path / "order.txt")
+    place = first.start()
+    parts[1].add(b"a")
+    assert second.read(place, 10, wait=0.02) == []
+    assert values_of(first.read(place, 10)) == values_of(second.read(place, 10)) == [b"a"]
