@@ -156,6 +156,8 @@ def test_distinct_pairs(events):
     found = dict(zip(zip(*(x.tolist() for x in pairs[:2])), zip(*(x.tolist() for x in pairs[2:]))))
     assert found == wanted and len(pairs.ids) == len(wanted)
     np.testing.assert_array_equal(pairs.ids[place], ids.reshape(-1))
+    for column, again in zip(pairs, Pairs.unpacked(pairs.packed())):
+        np.testing.assert_array_equal(again, column)
 
 
 @pytest.mark.parametrize("more", [{"window": 5}, {"admission_filter": "probabilistic"}])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
@@ -20,6 +21,35 @@ WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
 _READ_AT_LEAST = 256
+
+
+class Decoder(Protocol):
+    """Makes events of messages, and tells the time."""
+
+    def decode(
+        self, messages: Sequence[Message], warn: Callable[[str], None]
+    ) -> tuple[Events, Damage]:
+        """Return the events of messages, and what is wrong with some."""
+
+    def now(self) -> float:
+        """Return seconds since 1970; messages from far beyond are refused."""
+
+
+class _OwnDecoder:
+    """Decodes in this process; a `Decoder`."""
+
+    def __init__(self, features: LogFeatures) -> None:
+        self._features = features
+
+    def decode(
+        self, messages: Sequence[Message], warn: Callable[[str], None]
+    ) -> tuple[Events, Damage]:
+        """Return the events of messages, and what is wrong with some."""
+        return encode_messages([message.value for message in messages], self._features, warn)
+
+    def now(self) -> float:
+        """Return the time of this machine."""
+        return time.time()
 
 
 class _Piece(NamedTuple):
@@ -44,6 +74,7 @@ class EventReader:
         refused: the places after the messages to refuse instead of those ahead of the clock, until
             `use_clock` is called; None: use the clock.
         warn: is called with a line if the log does not answer.
+        decoder: decodes messages; None: this process does, by its clock.
 
     Attributes:
         position: the place after the last event of the last batch.
@@ -59,7 +90,9 @@ class EventReader:
         repeats: RepeatFilter | None = None,
         refused: Collection[Position] | None = None,
         warn: Callable[[str], None] = lambda _: None,
+        decoder: Decoder | None = None,
     ) -> None:
+        self._decoder = decoder or _OwnDecoder(features)
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats, self._warn = damaged, repeats, warn
         self._refused, self._ahead = refused, []
@@ -99,13 +132,14 @@ class EventReader:
             self._read(size - self.pending, max(until - now, 0.0))
             asked = True
 
+    def take_batch(self, size: int) -> Events | None:
+        """Return the next events without reading; None if they were not read."""
+        self._take(size)
+        return self._finish() if self.pending == size else None
+
     def use_clock(self) -> None:
         """Refuse messages by the clock from now on, also those that are in no batch yet."""
         self._refused = None
-        self.read_again()
-
-    def read_again(self) -> None:
-        """Read messages that are in no batch yet again, as other ones are refused now."""
         self._waiting.clear()
         self._read_to = self._taken
 
@@ -123,6 +157,31 @@ class EventReader:
         if not self._waiting:
             self._read(_READ_AT_LEAST, WAIT)
         return self._waiting[0].events if self._waiting else None
+
+    def read_exactly(self, count: int, place: int, *, looks: int = 60) -> None:
+        """Read so many messages, which another process has read already.
+
+        Args:
+            count: of messages.
+            place: first number of the position after the last of them.
+            looks: seconds to wait for them at most.
+
+        Raises:
+            InputError: they are not there.
+        """
+        found: list[Message] = []
+        position = self._read_to
+        for _ in range(looks):
+            found += self._log.read(position, count - len(found), 1.0)
+            position = found[-1].after if found else position
+            if len(found) == count:
+                break
+        if len(found) < count or found[-1].after[0] != place:
+            raise InputError(
+                f"{self._log.name}: the messages after {list(self._read_to)} are not those that "
+                "another worker has read; let all workers read the same log"
+            )
+        self._decode(found)
 
     def lag(self) -> int:
         """Return about how many messages are in no batch yet; asks the log twice a second."""
@@ -185,8 +244,7 @@ class EventReader:
             self._skip_to(self._read_to)
 
     def _decode(self, messages: list[Message]) -> None:
-        values = [message.value for message in messages]
-        events, damage = encode_messages(values, self._features, self._say_old_name)
+        events, damage = self._decoder.decode(messages, self._say_old_name)
         self._refuse_ahead(messages, events, damage)
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
@@ -212,7 +270,7 @@ class EventReader:
         """Refuse the messages ahead of the clock, or those that were refused before."""
         before = set(damage.reasons)
         if self._refused is None:
-            refuse_ahead(events.times, time.time(), self._features, damage)
+            refuse_ahead(events.times, self._decoder.now(), self._features, damage)
             self._ahead += [messages[i].after for i in sorted(set(damage.reasons) - before)]
         else:
             again = np.array([message.after in self._refused for message in messages])

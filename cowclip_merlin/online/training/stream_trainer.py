@@ -19,12 +19,15 @@ from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentSco
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.shards.dealt_messages import ConductorDecoder
 from cowclip_merlin.online.training.shards.turns import (
     BATCH,
+    CLOCK,
     END,
     SAVE,
     About,
     Alone,
+    Conductor,
     Start,
     Turn,
 )
@@ -84,7 +87,7 @@ class StreamTrainer:
         log: logging.Logger,
         *,
         start: Callable[[int], None] | None = None,
-        team: Alone | None = None,
+        team: Conductor | None = None,
     ) -> None:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
         self._events, self._folder, self._start = events, folder, start
@@ -107,6 +110,7 @@ class StreamTrainer:
         if trainer.features.key and settings.repeats_window:
             self._repeats = RepeatFilter(settings.repeats_window)
         self._damaged = DamagedMessages(folder / "damaged.jsonl")
+        self._decoder = team and ConductorDecoder(team, trainer.features)
         self._reader = self._read_from(events.start())
         self._saved, self._factor = -1, 1
         self._positions: list[Position] = []  # of the snapshots that were begun
@@ -159,6 +163,7 @@ class StreamTrainer:
             repeats=self._repeats,
             refused=refused,
             warn=self.log.warning,
+            decoder=self._decoder,
         )
 
     def _begin(self) -> None:
@@ -171,17 +176,27 @@ class StreamTrainer:
             self._start(first)
         self._save(wait=True)
 
-    def _begin_together(self, first: int | None = None) -> None:
+    def _begin_together(
+        self, first: int | None = None, refused: set[Position] | None = None
+    ) -> None:
         """Tell the other workers where to begin."""
-        self._team.begin(Start(self._reader.position, first, self._servers is not None))
+        places = None if refused is None else tuple(refused)
+        self._team.begin(Start(self._reader.position, first, self._servers is not None, places))
 
     def _first_time(self) -> int | None:
         """The time of the first event; None after a signal."""
         self.log.info("waiting for the first event")
+        reader = EventReader(
+            self._events,
+            self.trainer.features,
+            self._reader.position,
+            damaged=DamagedMessages(None),
+            warn=self.log.warning,
+        )
         while not self._stop.signal_number:
-            if (events := self._reader.peek()) is not None:
+            if (events := reader.peek()) is not None:
                 return int(events.times[0])
-            if self.settings.until_end and self._reader.at_end():
+            if self.settings.until_end and reader.at_end():
                 raise InputError(f"{self._events.name}: has no events; write some first")
         return None
 
@@ -204,11 +219,12 @@ class StreamTrainer:
         batches = self._journal.after(snapshot.number)
         refused = {place for batch in batches for place in batch.refused}
         self._reader = self._read_from(position, refused)
-        self._begin_together()
+        self._begin_together(refused=refused)
         for batch in batches:
             self._replay(batch)
             if self._stop.signal_number:
                 return
+        self._team.say(Turn(CLOCK))
         self._reader.use_clock()
         self._journal.begin(snapshot.number, keep=numbers(self._folder / SNAPSHOTS))
 
@@ -257,7 +273,7 @@ class StreamTrainer:
                     "was trained before; the log has lost events (`on_restart` skip goes on "
                     "without them)"
                 )
-        self._team.say(Turn(BATCH, len(events), batch.factor, batch.refused))
+        self._team.say(Turn(BATCH, len(events), batch.factor))
         self._pipeline.submit(events, batch.factor)
         self.trained += len(events)
 
@@ -288,7 +304,7 @@ class StreamTrainer:
             refused = tuple(self._reader.take_refused())
             self._labels.add(events.labels)
             self._journal.note(Batch(len(events), self._factor, refused))
-            self._team.say(Turn(BATCH, len(events), self._factor, refused))
+            self._team.say(Turn(BATCH, len(events), self._factor))
             self._pipeline.submit(events, self._factor)
             self.trained += len(events)
 

@@ -30,6 +30,16 @@ class Pairs(NamedTuple):
         """Return some of the pairs."""
         return Pairs(*(column[which] for column in self))
 
+    def packed(self) -> Array:
+        """Return the pairs as few numbers, int64 [n, 3]."""
+        return np.stack([self.ids, self.fields << 32 | self.counts, self.times], axis=1)
+
+    @classmethod
+    def unpacked(cls, numbers: Array) -> Pairs:
+        """Return the pairs of `packed`."""
+        ids, both, times = np.ascontiguousarray(numbers.T)
+        return cls(both >> 32, ids, both & (2**32 - 1), times)
+
 
 def distinct_pairs(ids: Ids, times: Array) -> tuple[Pairs, Array]:
     """List the distinct pairs of a batch; and the place of each occurrence among them, int32 [m].

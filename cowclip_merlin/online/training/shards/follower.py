@@ -8,19 +8,22 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.message_log import MessageLog, Position
+from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.changes_of_all import gather_changes
+from cowclip_merlin.online.training.shards.dealt_messages import DealtDecoder
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.shards.turns import (
     ARRIVED,
     BATCH,
+    CLOCK,
     COLLECT,
     END,
     KNOWN,
+    READ,
     SAVE,
     About,
     Start,
@@ -37,12 +40,9 @@ from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter, part_of
 
 _ALL = 1 << 30  # worker 0 removes old parts
 
-_LOOKS = 60
-"""Looks of a second for events that worker 0 has read already."""
-
 
 class Follower:
-    """Reads the batches that worker 0 reads, trains its part, and writes its part of snapshots.
+    """Reads the messages that worker 0 reads, trains its part, and writes its part of snapshots.
 
     Args:
         trainer: a new one, with `catch_up` of the settings.
@@ -71,7 +71,7 @@ class Follower:
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
             self._repeats = RepeatFilter(settings.repeats_window)
-        self._refused: set[Position] = set()
+        self._decoder = DealtDecoder(self.group, trainer.features)
         self._changes: TableChanges | None = None
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class Follower:
         """
         try:
             with self._stop.catch_signals():
-                self._reader = self._read_from(self._begin())
+                self._reader = self._begin()
                 while (turn := self._hear()).kind != END:
                     self._do(turn)
         finally:
@@ -97,7 +97,7 @@ class Follower:
         table = self.trainer.table.statistics()
         return hear(self.group, About.of(self._stop.signal_number, table))
 
-    def _begin(self) -> Position:
+    def _begin(self) -> EventReader:
         """Load the snapshot that worker 0 loads, and begin where it begins."""
         snapshot: Snapshot | None = None
         while not isinstance(told := hear_start(self.group), Start):
@@ -111,7 +111,7 @@ class Follower:
             repeats = part_of(snapshot.arrays, "repeats.")
             if self._repeats is not None and repeats:
                 self._repeats.restore(repeats)
-        return told.position
+        return self._read_from(told)
 
     def _load(self, number: int) -> Snapshot | None:
         rank, size = self.group.rank, self.group.size
@@ -123,19 +123,25 @@ class Follower:
             self._warn(str(error))
             return None
 
-    def _read_from(self, position: Position) -> EventReader:
+    def _read_from(self, start: Start) -> EventReader:
         return EventReader(
             self._events,
             self.trainer.features,
-            position,
+            start.position,
             damaged=DamagedMessages(None),
             repeats=self._repeats,
-            refused=self._refused,
+            refused=None if start.refused is None else set(start.refused),
             warn=self._warn,
+            decoder=self._decoder,
         )
 
     def _do(self, turn: Turn) -> None:
-        if turn.kind == BATCH:
+        if turn.kind == READ:
+            self._decoder.clock = float(turn.factor)
+            self._reader.read_exactly(turn.number, turn.place)
+        elif turn.kind == CLOCK:
+            self._reader.use_clock()
+        elif turn.kind == BATCH:
             self._pipeline.submit(self._batch(turn), turn.factor)
         elif turn.kind == SAVE:
             self._save(turn)
@@ -143,18 +149,11 @@ class Follower:
             self._serve(turn, self._changes)
 
     def _batch(self, turn: Turn) -> Events:
-        """Read the batch of a turn."""
-        if turn.refused:
-            self._refused.clear()
-            self._refused.update(turn.refused)
-            self._reader.read_again()
-        for _ in range(_LOOKS):
-            if (events := self._reader.next_batch(turn.number, wait=1.0)) is not None:
-                return events
-        raise InputError(
-            f"{self._events.name}: {self.group} does not find {turn.number} events after "
-            f"{list(self._reader.position)}, which worker 0 has read; let all workers read one log"
-        )
+        """Return the events of a batch, which were read before."""
+        events = self._reader.take_batch(turn.number)
+        if events is None:
+            raise RuntimeError(f"{self.group}: has read fewer events than worker 0")
+        return events
 
     def _save(self, turn: Turn) -> None:
         self._pipeline.wait()

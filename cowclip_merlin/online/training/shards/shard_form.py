@@ -23,14 +23,26 @@ class ShardRows:
     Attributes:
         requests: for rows of the tables.
         lengths: with multi-valued columns, number of ids in each column, int32 [b, F].
-        part: this worker's events in the batch.
-        sizes: events of each worker, int32 [N].
+        worker: rank of the worker that trains on each event of the batch, integer [n].
+        rank: of this worker.
+        size: number of workers.
     """
 
     requests: Requests
     lengths: Array | None
-    part: slice
-    sizes: Array
+    worker: Array
+    rank: int
+    size: int
+
+    @property
+    def part(self) -> Array:
+        """This worker's events in the batch, bool [n]."""
+        return self.worker == self.rank
+
+    @property
+    def sizes(self) -> Array:
+        """Events of each worker, int32 [N]."""
+        return np.bincount(self.worker, minlength=self.size).astype(np.int32)
 
     @property
     def inputs(self) -> tuple[Any, ...]:

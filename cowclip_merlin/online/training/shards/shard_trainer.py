@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 class ShardTrainer(OnlineTrainer):
     """An `OnlineTrainer` of which every worker has one.
 
-    All workers call the same methods with the same batches. Each trains on its part of a batch,
-    and has the rows of its ids. The sums and counts are those of the whole batch, so the workers
-    train what one process trains, except for rounding.
+    All workers call the same methods with the same batches. Each trains on the events that it has
+    decoded, or else on its part of the batch, and has the rows of its ids. The sums and counts are
+    those of the whole batch, so the workers train what one process trains, except for rounding.
 
     Args:
         settings: of the model and its training.
@@ -82,12 +83,11 @@ class ShardTrainer(OnlineTrainer):
 
     def admit_beside_step(self, events: Events) -> tuple[ShardRows, ShardRows]:
         """Give new ids their rows while a step runs; return the rows before, and those now."""
-        ends = len(events) * np.arange(self.group.size + 1) // self.group.size  # as `part_of`
-        part, sizes = slice(*self.group.part_of(len(events))), np.diff(ends).astype(np.int32)
-        own = events.filter(part)
+        worker = self._worker_of(events)
+        own = events.filter(worker == self.group.rank)
         pairs, place = self.table.split(own.ids, own.times)
-        asked = ask(self.group, np.stack(pairs, axis=1), self.table.owners(pairs))
-        received = Pairs(*np.ascontiguousarray(asked.received.T))
+        asked = ask(self.group, pairs.packed(), self.table.owners(pairs))
+        received = Pairs.unpacked(asked.received)
         before = self.table.lookup_pairs(received)
         clock = int(events.times.max(initial=0))
         now = self.table.admit_pairs(received, events=len(events), clock=clock)
@@ -99,9 +99,15 @@ class ShardTrainer(OnlineTrainer):
             size=np.array(asked.size),
             step=np.array(asked.step),
         )
-        rows = ShardRows(requests, own.ids.lengths, part, sizes)
-        known = ShardRows(requests._replace(rows=before), own.ids.lengths, part, sizes)
-        return known, rows
+        rows = ShardRows(requests, own.ids.lengths, worker, self.group.rank, self.group.size)
+        return replace(rows, requests=requests._replace(rows=before)), rows
+
+    def _worker_of(self, events: Events) -> Array:
+        """Return the worker that trains on each event, integer [n]: the one that has its ids."""
+        if events.worker is not None:
+            return events.worker
+        ends = len(events) * np.arange(self.group.size + 1) // self.group.size
+        return np.repeat(np.arange(self.group.size), np.diff(ends))
 
     def hold(self, rows: ShardRows) -> None:
         """Keep the ids of these rows until the next call, as a running step uses the rows."""
@@ -117,7 +123,10 @@ class ShardTrainer(OnlineTrainer):
             rows: from `admit_beside_step`.
             numbers: continuous columns of all events, float32 [n, C].
         """
-        return self._score((*rows.inputs, numbers[rows.part], rows.sizes)).numpy()
+        by_worker = self._score((*rows.inputs, numbers[rows.part], rows.sizes)).numpy()
+        scores = np.empty_like(by_worker)
+        scores[np.argsort(rows.worker, kind="stable")] = by_worker
+        return scores
 
     def train(self, events: Events) -> None:
         """Make one step on a batch of events, and drop ids that have expired."""

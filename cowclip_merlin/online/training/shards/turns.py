@@ -21,11 +21,11 @@ from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import texts_of_all
 from cowclip_merlin.workers.collectives import gather
 
-NOTHING, BATCH, SAVE, COLLECT, ARRIVED, KNOWN, END = range(7)
-"""Kinds of turns: nothing; train a batch; save a snapshot; collect changes for servers; they have
-arrived there; servers know a snapshot; end."""
+NOTHING, READ, CLOCK, BATCH, SAVE, COLLECT, ARRIVED, KNOWN, END = range(9)
+"""Kinds of turns: nothing; read messages; refuse messages by the clock from now on; train a batch;
+save a snapshot; collect changes for servers; they have arrived there; servers know a snapshot; end.
+"""
 
-_WORDS = 4
 _SILENCE = 0.5  # seconds after which worker 0 asks whether a signal has reached another worker
 
 Loaded = TypeVar("Loaded")
@@ -36,15 +36,15 @@ class Turn(NamedTuple):
 
     Attributes:
         kind: one of the kinds above.
-        number: events of a batch, or number of a snapshot.
-        factor: of a batch.
-        refused: places in the log of messages up to the end of a batch that the clock refused.
+        number: of messages to read, of events in a batch, or of a snapshot.
+        factor: of a batch; to read, the time of the clock; to save, whether servers follow.
+        place: first number of the position after the messages to read.
     """
 
     kind: int
     number: int = 0
     factor: int = 1
-    refused: tuple[Position, ...] = ()
+    place: int = 0
 
 
 class About(NamedTuple):
@@ -83,11 +83,13 @@ class Start(NamedTuple):
         position: in the log of events.
         first: time of the first event, of a new run that starts from another one; or None.
         servers: whether servers follow.
+        refused: places after messages to refuse, until the turn `CLOCK`; None: use the clock.
     """
 
     position: Position
     first: int | None = None
     servers: bool = False
+    refused: tuple[Position, ...] | None = None
 
 
 class Alone:
@@ -152,10 +154,7 @@ class Conductor(Alone):
 
     def say(self, turn: Turn) -> None:
         """Say what all do next."""
-        words = [turn.kind, turn.number, turn.factor, len(turn.refused)]
-        _, self.others = _exchange(self.group, words, About())
-        if turn.refused:
-            texts_of_all(self.group, json.dumps(turn.refused))
+        _, self.others = _exchange(self.group, list(turn), About())
         self._events += turn.number if turn.kind == BATCH else 0
         self._last = time.monotonic()
 
@@ -180,14 +179,14 @@ def hear_start(group: Workers) -> int | Start:
     told = json.loads(texts_of_all(group, "")[0])
     if "load" in told:
         return told["load"]
-    return Start(**told | {"position": tuple(told["position"])})
+    refused = told["refused"] and tuple(map(tuple, told["refused"]))
+    return Start(**told | {"position": tuple(told["position"]), "refused": refused})
 
 
 def hear(group: Workers, about: About) -> Turn:
     """Tell worker 0 of this worker, and return what it says next."""
-    (kind, number, factor, refused), _ = _exchange(group, [0] * _WORDS, about)
-    places = json.loads(texts_of_all(group, "")[0]) if refused else []
-    return Turn(kind, number, factor, tuple(map(tuple, places)))
+    words, _ = _exchange(group, [0] * len(Turn._fields), about)
+    return Turn(*words)
 
 
 def load_together(group: Workers, load: Callable[[], Loaded]) -> Loaded:
@@ -214,5 +213,5 @@ def _exchange(group: Workers, words: list[int], about: About) -> tuple[list[int]
     with tf.device("CPU:0"):
         every = gather(group, tf.constant(own.view(np.int32)), "turns", host=True).numpy()
     numbers = np.ascontiguousarray(every).view(np.int64).reshape(group.size, -1).tolist()
-    told = [About(*row[_WORDS:]) for rank, row in enumerate(numbers) if rank != group.rank]
-    return numbers[0][:_WORDS], told
+    told = [About(*row[len(words) :]) for rank, row in enumerate(numbers) if rank != group.rank]
+    return numbers[0][: len(words)], told
