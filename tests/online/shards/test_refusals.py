@@ -1,0 +1,39 @@
+"""What several workers cannot do is one line."""
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.launcher import LaunchSettings
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.shards.run_workers import train_with_workers
+from cowclip_merlin.online.training.shards.shard_trainer import _refuse_micro_batches
+from cowclip_merlin.online.training.stream_folder import _refuse_for_workers
+from cowclip_merlin.training import RunSettings
+
+
+def settings(**more):
+    run = {"model": "deepfm", "batch_size": 64, "base_batch_size": 64, "update": "lazy"} | more
+    return OnlineSettings(run=RunSettings(**run), capacity=100)
+
+
+def test_micro_batches():
+    _refuse_micro_batches(settings(), 8)
+    _refuse_micro_batches(settings(rule="invariant"), 1)
+    with pytest.raises(InputError, match="'invariant' needs micro-batches"):
+        _refuse_micro_batches(settings(rule="invariant"), 8)
+
+
+def test_copies_of_snapshots():
+    _refuse_for_workers(StreamSettings())
+    with pytest.raises(InputError, match="`snapshots` of several workers"):
+        _refuse_for_workers(StreamSettings(snapshots="s3://bucket/run"))
+
+
+def test_more_workers_than_events_in_a_batch(tmp_path):
+    with pytest.raises(InputError, match="`workers` is 65, but a batch has 64"):
+        train_with_workers(
+            LaunchSettings(workers=65), "EVENTS", "f.yaml", settings(), StreamSettings(),
+            out=str(tmp_path / "run"),
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
