@@ -68,11 +68,19 @@ def check_esmm(targets: Sequence[Target]) -> None:
         InputError: if they are not two labels of 0 and 1.
     """
     if len(targets) != 2 or any(target.regression for target in targets):
-        names = ", ".join(f"{n} (a number)" if regression else n for n, regression in targets)
         raise InputError(
             "`multi_task` esmm needs two labels of 0 and 1, such as click and purchase, but has "
-            f"{names}; use shared_bottom or mmoe"
+            f"{described(targets)}; use shared_bottom or mmoe"
         )
+
+
+def described(targets: Sequence[Target]) -> str:
+    """Name targets in an error.
+
+    >>> described([Target("y"), Target("sec", True)])
+    'y, sec (a number)'
+    """
+    return ", ".join(f"{n} (a number)" if regression else n for n, regression in targets)
 
 
 def kinds_of(targets: Sequence[Target]) -> dict[str, str]:

@@ -98,10 +98,6 @@ class Architecture:
         if self.multi_task is None:
             return
         one_of("multi_task", self.multi_task, choices.MULTI_TASKS)
-        if self.tables == "growing":
-            raise InputError(
-                'tables="growing" has one target; leave multi_task out, or use other tables'
-            )
         if self.mmoe_experts < 1:
             raise InputError(f"mmoe_experts is {self.mmoe_experts}; it must be at least 1")
 
@@ -253,7 +249,10 @@ class ClickModel(SyncedLayer, mm.Block):
             forward = tf.function(self.forward, jit_compile=True, autograph=False)
         else:
             forward = self.forward
-        z = forward(v, wide, x)
+        return self.of_targets(forward(v, wide, x))
+
+    def of_targets(self, z: Tensor) -> Tensor:
+        """Return the logits of the targets from what `forward` gives, [b, T]."""
         return of_both(z) if self.architecture.multi_task == "esmm" else z
 
     def look_up(

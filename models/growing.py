@@ -15,6 +15,7 @@ from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.shards.growing_shard import GrowingShard
 from cowclip_merlin.tables.variables import create_adam_slots, row_memory
+from cowclip_merlin.targets import check_targets, only_clicks, targets_of
 from cowclip_merlin.types import KerasOptimizer
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def growing_schema(
     categorical: Sequence[str],
     continuous: Sequence[str] = (),
     label: str = "label",
+    more_labels: Sequence[str] = (),
+    regression: Sequence[str] = (),
     combiners: Mapping[str, str] | None = None,
     share_embedding: Mapping[str, str] | None = None,
 ) -> Schema:
@@ -39,12 +42,15 @@ def growing_schema(
     Args:
         categorical: names of the columns of ids, in model order.
         continuous: names of the columns of numbers, in model order.
-        label: name of the 0/1 column.
+        label: name of the 0/1 column, or of the first label.
+        more_labels: names of the labels of further targets, of a model with `multi_task`.
+        regression: the labels that are numbers; the others are 0 or 1.
         combiners: column with several ids per row -> "mean", "sum" or "sqrtn".
         share_embedding: column -> the column whose ids and embeddings it has, too.
 
     Raises:
-        InputError: if there is no such column, or it shares the ids of another one itself.
+        InputError: if there is no such column or label, or a column whose ids are shared shares
+            those of another one itself.
 
     >>> schema = growing_schema(categorical=["user", "item"], continuous=["age"], label="click")
     >>> schema.column_names
@@ -74,8 +80,15 @@ def growing_schema(
         for name in categorical
     ]
     numbers = [ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in continuous]
-    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return merlin.Schema([*ids, *numbers, ColumnSchema(label, dtype=np.int8, tags=tags)])
+    kinds = {False: Tags.BINARY_CLASSIFICATION, True: Tags.REGRESSION}
+    check_targets([label, *more_labels], regression)
+    targets = targets_of([label, *more_labels], regression)
+    dtype = np.int8 if only_clicks(targets) else np.float32  # a missing label is NaN
+    labels = [
+        ColumnSchema(target.name, dtype=dtype, tags=[Tags.TARGET, kinds[target.regression]])
+        for target in targets
+    ]
+    return merlin.Schema([*ids, *numbers, *labels])
 
 
 def growing_table(

@@ -109,8 +109,8 @@ __device__ inline void replay_number(float* w, float* m, float* v, index_t at, i
 // first lane takes the row, and the tiles of its warp replay the rows that the lanes have taken.
 extern "C" __global__ void catch_up_rows(
     float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
-    const void* ids, int wide, index_t n, index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
-    index_t* status, int table) {
+    const void* ids, int wide, index_t n, index_t rows, int d, float keep_m, float keep_v,
+    float epsilon, float l2, index_t* status, int table) {
     // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
     if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
     const int lane = threadIdx.x % 32, tile = lane / TILE;
@@ -144,8 +144,8 @@ extern "C" __global__ void catch_up_rows(
     }
 }
 
-// Bring rows [first, end) up to date, and set their step count to `count`; one tile per row. It also
-// runs after a refused step: if the host forgets the history, a row must not keep its count.
+// Bring rows [first, end) up to date, and set their step count to `count`; one tile per row. It
+// also runs after a refused step: if the host forgets the history, a row must not keep its count.
 extern "C" __global__ void sweep_rows(
     float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
     index_t first, index_t end, index_t count, int d, float keep_m, float keep_v, float epsilon,

@@ -35,8 +35,9 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
         for name in ("lists", "table"):  # as in folders of versions that had none
             if column[name] is None:
                 del column[name]
-    if columns["weight"] is None:
-        del columns["weight"]
+    for name in ("weight", "more_labels", "regression"):  # likewise
+        if not columns[name]:
+            del columns[name]
     return {"features": columns, "settings": settings.as_dict()}
 
 
@@ -183,6 +184,7 @@ def _features(values: Mapping[str, Json]) -> LogFeatures:
     ]
     columns = tuple(values["columns"])
     lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
+    lists |= {n: tuple(values[n]) for n in ("more_labels", "regression") if n in values}
     return LogFeatures(**{**values, **lists, "columns": columns})
 
 

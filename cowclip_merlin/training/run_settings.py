@@ -300,7 +300,7 @@ class RunSettings(Settings):
         if len(targets) < 2 and self.multi_task != "shared_bottom":
             raise InputError(
                 f"`multi_task` {self.multi_task} has no effect with one label; remove it, or "
-                "prepare with several labels"
+                "name several labels"
             )
         if only_clicks(targets):
             return {}

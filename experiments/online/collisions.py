@@ -27,6 +27,7 @@ from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.tables import FieldRules
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.types import Array
 
@@ -269,8 +270,10 @@ def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
     """Return the indexes of the columns to hash.
 
     Raises:
-        InputError: a column is unknown, has several values per row, or shares a table.
+        InputError: a column is unknown, has several values per row, or shares a table; or there
+            are several labels.
     """
+    refuse_several("this experiment", features.targets, "name one in the features file")
     if shared := features.shared:
         raise InputError(
             f"column {min(shared)!r} shares a table, which this experiment does not hash; remove "

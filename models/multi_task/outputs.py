@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.compat.tensorflow_names import safe_names
-from cowclip_merlin.targets import Target, served_names
+from cowclip_merlin.targets import Target, only_clicks, served_names
 from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorShape
 
 if TYPE_CHECKING:
@@ -45,6 +45,21 @@ def values_by_label(model: CTRModel, inputs: Batch | dict[str, Tensor]) -> dict[
     else:
         found = [values]
     return {target.name: tf.reshape(each, [-1]) for target, each in zip(targets, found)}
+
+
+def values_of(z: Tensor, targets: Sequence[Target]) -> Tensor:
+    """Return the click probability of each row, [b]; of other targets their predictions, [b, T].
+
+    Args:
+        z: logits, [b, T]; that of a regression is its prediction.
+        targets: of the columns.
+
+    >>> values_of(tf.constant([[0.0, 2.5]]), [Target("y"), Target("t", True)]).numpy().tolist()
+    [[0.5, 2.5]]
+    """
+    if only_clicks(targets):
+        return tf.sigmoid(z)[:, 0]
+    return tf.where(tf.constant([target.regression for target in targets]), z, tf.sigmoid(z))
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")

@@ -270,7 +270,6 @@ def test_without_multi_task_the_first_target_counts(schema, batch):
         ({"multi_task": "towers"}, "multi_task"),
         ({"multi_task": "mmoe", "mmoe_experts": 0}, "mmoe_experts is 0; it must be at least 1"),
         ({"multi_task": "esmm"}, "esmm needs two labels of 0 and 1"),
-        ({"multi_task": "mmoe", "tables": "growing", "capacity": 9}, "has one target"),
     ],
 )
 def test_refused(schema, given, message):

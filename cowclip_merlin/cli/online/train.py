@@ -16,6 +16,7 @@ from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.settings import add_options, settings_from, values_from
+from cowclip_merlin.training.run_settings import RunSettings
 
 HELP = "train on a stream of events, and send the changes to servers"
 EXAMPLES = """examples:
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, StreamSettings)
     add_start_option(parser)
     add_online_model_options(parser)
+    add_options(parser, RunSettings, "multi_task", "experts")
     add_table_options(parser)
     add_options(parser, MonitoringSettings)
     of_stream = {

@@ -34,7 +34,8 @@ class Events:
     Attributes:
         ids: of the categorical columns, int64.
         numbers: of the continuous columns, float32 [n, columns].
-        labels: int8 [n]; None in a request.
+        labels: int8 [n]; None in a request. With several targets float32 [n, T], in which a missing
+            label is NaN.
         times: whole seconds since 1970, int64 [n]; None in a request.
         keys: 64-bit ids of the key column, int64 [n]; None without one, and in a request.
         offsets: log of the rate with which negatives were sampled, float32 [n]; None if all events
@@ -47,7 +48,7 @@ class Events:
 
     ids: Ids
     numbers: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int8] | None = None
+    labels: npt.NDArray[np.int8] | npt.NDArray[np.float32] | None = None
     times: npt.NDArray[np.int64] | None = None
     keys: npt.NDArray[np.int64] | None = None
     offsets: npt.NDArray[np.float32] | None = None
@@ -57,6 +58,12 @@ class Events:
     def __len__(self) -> int:
         """Number of events."""
         return self.ids.num_rows
+
+    @property
+    def known_first_labels(self) -> Array:
+        """The labels of the first target that are not missing."""
+        first = self.labels.reshape(len(self), -1)[:, 0]
+        return first[~np.isnan(first)]
 
     def filter(self, which: Mask | slice) -> Events:
         """The events where the mask is true, or those of a slice."""
@@ -125,7 +132,7 @@ def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events
     """As `encode_inputs`, with labels, times, keys and weights.
 
     Args:
-        table: as for `encode_inputs`, and the label as int8.
+        table: as for `encode_inputs`, and the label as int8; several labels as numbers with nulls.
         features: the columns.
         damage: takes what is wrong.
     """
@@ -139,11 +146,21 @@ def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events
     return Events(
         ids=inputs.ids,
         numbers=inputs.numbers,
-        labels=np.asarray(table[features.label]).astype(np.int8),
+        labels=labels_of(table, features),
         times=times,
         keys=keys,
         weights=_weights(table, features, damage),
     )
+
+
+def labels_of(
+    table: pa.Table, features: LogFeatures
+) -> npt.NDArray[np.int8] | npt.NDArray[np.float32]:
+    """Return the labels of all rows, int8 [n], or float32 [n, T] with NaN where one is missing."""
+    if not features.more_labels:
+        return np.asarray(table[features.label]).astype(np.int8)
+    columns = [table[name].cast("float64").fill_null(np.nan) for name in features.labels]
+    return np.stack([np.asarray(column) for column in columns], axis=1).astype(np.float32)
 
 
 def _weights(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.targets import Target, check_targets, targets_of
 from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator_of
 
 
@@ -59,12 +62,27 @@ class ContinuousColumn:
     scaling: NumberScaling = field(default_factory=NumberScaling)
 
 
+def check_labels(labels: Sequence[str], regression: Sequence[str]) -> None:
+    """Check the labels of a stream, whose first one is 0 or 1.
+
+    Args:
+        labels: names of all labels.
+        regression: those of them that are numbers.
+
+    Raises:
+        InputError: a number is no label, or the first one.
+    """
+    check_targets(labels, regression)
+    if labels[0] in regression:
+        raise InputError(f"the first label {labels[0]!r} is a number; put a label of 0 and 1 first")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogFeatures:
     """The columns of a log of events.
 
     Attributes:
-        label: name of the 0/1 column.
+        label: name of the 0/1 column; the first label of several.
         time: name of the column with the time of an event: seconds since 1970, or a date.
         categorical: columns of ids, in model order.
         continuous: columns of numbers, in model order.
@@ -74,6 +92,11 @@ class LogFeatures:
         time_format: how the time column writes dates, as for `datetime.strptime`; None for seconds
             and ISO 8601.
         weight: name of the column with the weight of an event, if there is one.
+        more_labels: names of the labels of further targets.
+        regression: those of these that are numbers; the others are 0 or 1.
+
+    Raises:
+        InputError: a name in `regression` is not one of `more_labels`.
     """
 
     label: str
@@ -84,6 +107,22 @@ class LogFeatures:
     columns: tuple[str, ...] = ()
     time_format: str | None = None
     weight: str | None = None
+    more_labels: tuple[str, ...] = ()
+    regression: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the labels."""
+        check_labels(self.labels, self.regression)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of all labels."""
+        return (self.label, *self.more_labels)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What the model predicts, the first label first."""
+        return targets_of(self.labels, self.regression)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -93,7 +132,7 @@ class LogFeatures:
     @property
     def names(self) -> frozenset[str]:
         """Names of all columns that the features file names."""
-        return frozenset([self.label, *self.beside, *self.inputs, *self.columns])
+        return frozenset([*self.labels, *self.beside, *self.inputs, *self.columns])
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -142,11 +181,13 @@ class LogFeatures:
         return tuple(dict.fromkeys([*names, self.key] if self.key else names))
 
     def log_format(self, file: Path) -> LogFormat:
-        """How to read a file of this log: every column but the label as text."""
+        """How to read a file of this log: every column but the labels as text."""
         names = [*self.beside, *self.inputs]
         return LogFormat(
             kind=EVENTS,
             label=self.label,
+            more_labels=self.more_labels,
+            regression=self.regression,
             categorical=tuple(dict.fromkeys(names)),
             file_columns=self.columns,
             header=not self.columns,

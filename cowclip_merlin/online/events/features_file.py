@@ -15,6 +15,7 @@ from cowclip_merlin.online.events.features import (
     ContinuousColumn,
     ListRules,
     LogFeatures,
+    check_labels,
 )
 from cowclip_merlin.online.events.messages import LATE
 from cowclip_merlin.online.events.numbers import TRANSFORMS, NumberScaling
@@ -25,7 +26,8 @@ from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
-_KEYS = ("label", "time", "key", "weight", "categorical", "continuous", "columns", "prepared")
+_KEYS = ("label", "time", "key", "weight", "regression", "categorical", "continuous", "columns")
+_KEYS += ("prepared",)
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
 _OF_TABLE = ("ttl", "admit", "min_rows", "buckets")
@@ -61,8 +63,11 @@ class _FeaturesFile:
         categorical = self._entries("categorical", _CATEGORICAL)
         continuous = self._entries("continuous", _CONTINUOUS)
         time, time_format = self._time()
+        label, *more_labels = self._labels()
         features = LogFeatures(
-            label=self._name("label"),
+            label=label,
+            more_labels=tuple(more_labels),
+            regression=self._regression([label, *more_labels]),
             time=time,
             time_format=time_format,
             key=self._name("key") if "key" in self.value else None,
@@ -91,6 +96,29 @@ class _FeaturesFile:
         if key not in self.value:
             self._refuse(f"no {key!r}; name the column of the log, as in `{key}: {key}`")
         return self._checked_name(self.value[key], key, key)
+
+    def _labels(self) -> list[str]:
+        """The names of the labels: one, or a list."""
+        given = self.value.get("label")
+        if not isinstance(given, list):
+            return [self._name("label")]
+        if not given:
+            self._refuse("label is []; name at least one column of the log", "label")
+        for i, name in enumerate(given):
+            self._checked_name(name, f"label {i + 1}", "label", i)
+        return given
+
+    def _regression(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """The names of the labels that are numbers."""
+        given = self.value.get("regression", [])
+        names = given if isinstance(given, list) else [given]
+        for i, name in enumerate(names):
+            self._checked_name(name, f"regression {i + 1}", "regression")
+        try:
+            check_labels(labels, names)
+        except InputError as error:
+            self._refuse(str(error), "regression")
+        return tuple(names)
 
     def _time(self) -> tuple[str, str | None]:
         """Name and format of the time column."""
@@ -210,7 +238,7 @@ class _FeaturesFile:
 
     def _check_roles(self, features: LogFeatures) -> None:
         """Refuse a column of two roles; only time and key may be categorical, too."""
-        roles = [(features.label, ("label",)), (features.time, ("time",))]
+        roles = [(name, ("label",)) for name in features.labels] + [(features.time, ("time",))]
         if features.key:
             roles.append((features.key, ("key",)))
         if features.weight:

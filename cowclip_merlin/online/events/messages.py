@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cowclip_merlin.online.events.events import Damage, Events, encode_log
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.requests import cells_of, column_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
-from cowclip_merlin.online.events.times import format_time
-from cowclip_merlin.types import Json
+from cowclip_merlin.online.events.times import cast_each, format_time
+from cowclip_merlin.types import ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 LATE = "cowclip_late"
@@ -74,7 +75,7 @@ def encode_messages(
     without `SAMPLE_RATE`, unless the features name such a column.
 
     Args:
-        values: messages with all inputs, the label, the time, and key and weight if there are such.
+        values: messages with all inputs, labels and the time, and key and weight if there are such.
         features: the columns.
         on_old_name: is called with an old name whose values count.
 
@@ -87,12 +88,14 @@ def encode_messages(
     rows = decode_messages(values, damage)
     columns = dict.fromkeys([*features.inputs, *features.beside])
     table = {name: column_of(rows, name, features, damage) for name in columns}
-    given = cells_of(rows, features.label, damage, _label)
-    table[features.label] = pa.array([label or 0 for label in given], pa.int8())
+    table |= _labels(rows, features, damage)
     events = encode_log(pa.table(table), features, damage)
     rates, late = (_joined(rows, name, features, on_old_name) for name in (SAMPLE_RATE, LATE))
     if events.keys is not None:
         _mark_late(events, late)
+    if features.more_labels:
+        _refuse_sampled(rates, damage)
+        return events, damage
     return replace(events, offsets=sample_rate_offsets(rates, damage)), damage
 
 
@@ -131,9 +134,50 @@ def refuse_ahead(
 
 def _mark_late(events: Events, late: Sequence[Json]) -> None:
     """Give late positives other keys than the examples of the same requests."""
+    first = events.labels.reshape(len(events), -1)[:, 0]
     for i, value in enumerate(late):
-        if value == 1 and events.labels[i] == 1:
+        if value == 1 and first[i] == 1:
             events.keys[i] = text_id(f"late {events.keys[i]}")  # snapshots have these keys
+
+
+def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[str, ArrowColumn]:
+    """Return the columns of labels: 0 and 1, or of several targets numbers and nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not features.more_labels:
+        given = cells_of(rows, features.label, damage, _label)
+        return {features.label: pa.array([label or 0 for label in given], pa.int8())}
+    targets = features.targets
+    texts = {name: column_of(rows, name, features, damage) for name in features.labels}
+    parsed = {name: _parsed(texts[name], regression) for name, regression in targets}
+    good = labels.rows_with_labels(targets, pa.table(texts), parsed)
+
+    def reason(i: int) -> str:
+        given = {name: text[i].as_py() for name, text in texts.items()}
+        return labels.damage_of_labels(targets, given) or f"labels {given!s:.90} are no numbers"
+
+    damage.add(~np.asarray(good), reason)
+    return {name: pc.if_else(good, column, None) for name, column in parsed.items()}
+
+
+def _parsed(text: ArrowColumn, regression: bool) -> ArrowColumn:
+    """Return numbers of labels given as text, as of a log of files; null where one is wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if regression:
+        return cast_each(pc.utf8_trim(text, " "), pa.float64())
+    return labels.parse_labels(text)
+
+
+def _refuse_sampled(rates: Sequence[Json], damage: Damage) -> None:
+    """Refuse sampled negatives, which are those of one label."""
+    sampled = np.array([rate is not None and rate != 1 for rate in rates], bool)
+    damage.add(
+        sampled,
+        lambda i: f"{SAMPLE_RATE} is {rates[i]!r:.60}, but there are several labels; give a weight",
+    )
 
 
 def _label(value: Json, name: str) -> int:

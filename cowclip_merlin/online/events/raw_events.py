@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.online.events.event_log import BLOCK_BYTES, read_rows
+from cowclip_merlin.online.events.events import labels_of
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
@@ -26,12 +27,12 @@ class RawEvents:
     Attributes:
         columns: column -> one JSON value for each event: text, a number, or None. It has the
             inputs, key and weight if there are such, and the time as the log gives it.
-        labels: int8 [n].
+        labels: as of `Events`: int8 [n], or float32 [n, T].
         times: seconds since 1970, float64 [n]; never smaller than the one before.
     """
 
     columns: Mapping[str, Sequence[object]]
-    labels: npt.NDArray[np.int8]
+    labels: npt.NDArray[np.int8] | npt.NDArray[np.float32]
     times: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class RawEvents:
 class RawLog:
     """The events of some files as text, in pieces; each iteration reads the files once.
 
-    A row with a wrong number of columns or a label other than 0 and 1 is counted and left out. All
+    A row with a wrong number of columns or a wrong label is counted and left out. All
     other values stay as they are: who reads the events finds what is wrong with them.
 
     Args:
@@ -109,7 +110,7 @@ class RawLog:
         self._newest = float(times[-1])
         return RawEvents(
             columns={name: table[name].to_pylist() for name in names},
-            labels=np.asarray(table[self.features.label]).astype(np.int8),
+            labels=labels_of(table, self.features),
             times=times,
         )
 

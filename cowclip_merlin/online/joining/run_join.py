@@ -16,6 +16,7 @@ from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training.run_logs import run_logger
 
 
@@ -56,6 +57,8 @@ def join_logs(
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     if columns.key is None:
         raise InputError(f"{features}: no `key`; name the column that identifies a request")
+    remedy = "write examples with all labels to the topic that the trainer reads"
+    refuse_several("cowclip online join", columns.targets, remedy)
     state, stop, monitoring = Path(state), GracefulStop(), monitoring or MonitoringSettings()
     damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.types import Floats, Json
+from cowclip_merlin.types import Array, Floats, Json
 
 
 class EventMessages:
@@ -36,13 +36,13 @@ class EventMessages:
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
     def examples(self, events: RawEvents, times: Floats) -> list[bytes]:
-        """Messages with inputs, time, key and label.
+        """Messages with inputs, time, key and labels.
 
         Args:
             events: the events.
             times: of them, seconds since 1970, [n]; used with `new_times`.
         """
-        labels = {self._features.label: events.labels.tolist()}
+        labels = dict(zip(self._features.labels, _label_columns(events.labels)))
         return self._messages(events.columns | labels | self._times(times))
 
     def impressions(self, events: RawEvents, times: Floats) -> list[bytes]:
@@ -73,3 +73,10 @@ class EventMessages:
         names = list(columns)
         rows = zip(*columns.values())
         return [self._encode(dict(zip(names, row))).encode() for row in rows]
+
+
+def _label_columns(labels: Array) -> list[list[float | None]]:
+    """Return the JSON values of each label, given as [n] or [n, T]."""
+    if labels.ndim == 1:
+        return [labels.tolist()]
+    return [[None if np.isnan(x) else x for x in column] for column in labels.T.tolist()]

@@ -16,6 +16,7 @@ from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.producing.messages import EventMessages
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.types import Floats, Json
 
 MOST_AT_ONCE = 4096
@@ -47,6 +48,9 @@ class Targets:
         pair = (self.impressions is not None, self.actions is not None)
         if pair != ((False, False) if self.examples else (True, True)):
             raise InputError("give `to`, or both `impressions` and `actions`")
+        if self.actions:
+            remedy = "write whole examples, by `to`"
+            refuse_several("a log of clicks", features.targets, remedy)
         if self.actions and not features.key:
             raise InputError(
                 "`actions`: the features file names no key, to which a click could refer; add "
@@ -186,7 +190,7 @@ class Producer:
             if not self._new_times:
                 self._send_clicks(float(times[-1]))
         self._events += len(events)
-        self._positives += int(events.labels.sum())
+        self._positives += int(np.nansum(events.labels.reshape(len(events), -1)[:, 0]))
         self._last = self._clock.now()
         self._progress(len(events))
 

@@ -28,6 +28,7 @@ from cowclip_merlin.system.process_memory import peak_megabytes
 from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.types import JsonObject
@@ -70,6 +71,8 @@ def replay_log(
     """
     out = Path(out)
     columns = features if isinstance(features, LogFeatures) else load_features(features)
+    remedy = "name one in the features file, or train on a stream"
+    refuse_several("a replay", columns.targets, remedy)
     config = _config(files, columns, settings, replay, start)
     source = EventLog(
         files, columns, max_bad_fraction=max_bad_fraction, quarantine=out / "quarantine.tsv"

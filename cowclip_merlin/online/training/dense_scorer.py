@@ -33,6 +33,8 @@ class DenseScorer:
     """
 
     def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+        from cowclip_merlin.models.multi_task import outputs
+
         tf, fields = compat.tensorflow(), len(features.categorical)
         run = settings.run
         # The tables of this model stay empty: rows come from outside.
@@ -42,6 +44,7 @@ class DenseScorer:
             log_schema(features),
             tables="growing",
             capacity=fields + 1,
+            **run.multi_task_of(features.targets),
         )
         self.variables, block = dense_variables(model), model.blocks[0]
         cells = [None] if features.lists else [None, fields]
@@ -52,8 +55,9 @@ class DenseScorer:
         @tf.function(input_signature=[rows, numbers, *lengths], autograph=False)
         def score(rows: list[Tensor], numbers: Tensor, *lengths: Tensor) -> Tensor:
             rows = [block.combine(each, Ids(None, *lengths)) for each in rows]
-            wide = rows[1] if len(rows) > 1 else None
-            return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]
+            wide = tf.concat(rows[1:], axis=2) if len(rows) > 1 else None
+            z = block.of_targets(block.forward(rows[0], wide, numbers))
+            return outputs.values_of(tf.cast(z, tf.float32), features.targets)
 
         # TensorFlow would warn of new functions in a loop when there are many copies.
         self._score = score.get_concrete_function()
@@ -92,7 +96,7 @@ class DenseScorer:
         return {f"{DENSE}{i}": v.numpy() for i, v in enumerate(self.variables)}
 
     def score(self, rows: list[Array], numbers: Array, lengths: Array | None = None) -> Array:
-        """Return click probabilities, float32 [b].
+        """Return click probabilities, float32 [b]; with several targets their predictions, [b, T].
 
         Args:
             rows: embedding rows of each table, float32 [b, F, d]; with multi-valued columns

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import numpy as np
 
-from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.metrics import log_loss, roc_auc, root_mean_squared_error
+from cowclip_merlin.targets import Target, columns_of_targets
 from cowclip_merlin.types import Array
 
 EVENTS = 100_000
@@ -28,6 +29,7 @@ class RecentScores:
 
     Args:
         events: how many are kept.
+        regression: whether labels and scores are numbers.
 
     >>> recent = RecentScores(events=3)
     >>> recent.add(np.array([0, 1, 0, 1]), np.array([0.9, 0.5, 0.4, 0.3], np.float32))
@@ -35,8 +37,9 @@ class RecentScores:
     0.5
     """
 
-    def __init__(self, events: int = EVENTS) -> None:
-        self._labels, self._scores = np.zeros(events, np.int8), np.zeros(events, np.float32)
+    def __init__(self, events: int = EVENTS, *, regression: bool = False) -> None:
+        self._labels = np.zeros(events, np.float32 if regression else np.int8)
+        self._scores = np.zeros(events, np.float32)
         self._weights: Array | None = None
         self._added, self._lock = 0, Lock()
         self._auc: float | None = None
@@ -90,6 +93,84 @@ class RecentScores:
         labels, scores, weights = self._copies()
         return float(log_loss(labels, scores, sample_weight=weights)) if len(labels) else None
 
+    def rmse(self) -> float | None:
+        """Root mean squared error of a regression; None without events."""
+        labels, scores, weights = self._copies()
+        if not len(labels):
+            return None
+        return float(root_mean_squared_error(labels, scores, sample_weight=weights))
+
+
+class TargetScores:
+    """The newest events that have a label, for each target.
+
+    Args:
+        targets: the targets.
+        events: how many are kept of each.
+
+    Attributes:
+        first: of the first target.
+
+    >>> scores = TargetScores([Target("click"), Target("sec", True)])
+    >>> scores.add(np.array([[1.0, 2.0], [0.0, np.nan]]), np.array([[0.9, 2.5], [0.2, 1.0]]))
+    >>> {name: round(value, 3) for name, value in scores.metrics().items()}
+    {'click_auc': 1.0, 'click_log_loss': 0.164, 'sec_rmse': 0.5}
+    """
+
+    def __init__(self, targets: Sequence[Target], events: int = EVENTS) -> None:
+        self._targets = tuple(targets)
+        self._scores = [RecentScores(events, regression=each.regression) for each in targets]
+        self.first = self._scores[0]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names in `metrics`, as in `metrics.csv` of an offline run."""
+        kinds = {False: ("auc", "log_loss"), True: ("rmse",)}
+        several = self._targets if len(self._targets) > 1 else ()
+        return tuple(f"{name}_{kind}" for name, number in several for kind in kinds[number])
+
+    def add(self, labels: Array, scores: Array, weights: Array | None = None) -> None:
+        """Add events.
+
+        Args:
+            labels: [b], or [b, T] with NaN where one is missing.
+            scores: predictions, of the same shape.
+            weights: of the events, [b]; None without weights.
+        """
+        if len(self._targets) == 1:
+            self.first.add(labels, scores, weights)
+            return
+        found = columns_of_targets(labels, self._targets)
+        for (_, known, values), mine, column in zip(found, self._scores, scores.T):
+            mine.add(values, column[known], None if weights is None else weights[known])
+
+    def metrics(self) -> dict[str, float | None]:
+        """AUC and log loss, or RMSE, of each of several targets; nothing with one."""
+        found = (
+            [each.rmse()] if target.regression else [each.auc(), each.log_loss()]
+            for target, each in zip(self._targets, self._scores)
+        )
+        return dict(zip(self.columns, (value for values in found for value in values)))
+
+    def words(self, metrics: Mapping[str, float | None]) -> str:
+        """Describe all targets but the first for a line; empty if there are none.
+
+        Args:
+            metrics: as `metrics` returns them.
+
+        >>> scores = TargetScores([Target("click"), Target("buy"), Target("sec", True)])
+        >>> scores.words({"buy_auc": None, "sec_rmse": 0.5})
+        ', buy AUC -, sec RMSE 0.5000'
+        """
+        return "".join(_words(target, metrics) for target in self._targets[1:])
+
+
+def _words(target: Target, metrics: Mapping[str, float | None]) -> str:
+    value = metrics[f"{target.name}_{'rmse' if target.regression else 'auc'}"]
+    if target.regression:
+        return f", {target.name} RMSE {'-' if value is None else f'{value:.4f}'}"
+    return f", {target.name} AUC {'-' if value is None else f'{100 * value:.2f} %'}"
+
 
 class LabelStretch:
     """Says once per stretch that whole batches hold one label only.
@@ -118,6 +199,8 @@ if cowclip online join wrote them, its --window is longer than the stream of imp
         Args:
             labels: 0 or 1, [b].
         """
+        if not len(labels):
+            return
         clicks = int(labels.sum())
         label = {0: 0, len(labels): 1}.get(clicks, -1)
         if label != self._label or label == -1:

@@ -13,7 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.ids import MISSING, text_ids
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.targets import refuse_several
+from cowclip_merlin.targets import described, only_clicks
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.trained_run import load_run
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures
 
 
-_ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision")
+_ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision", "multi_task")
+_ARCHITECTURE += ("experts",)
 
 
 class OfflineStart:
@@ -45,8 +46,7 @@ class OfflineStart:
 
     def __init__(self, run: str | Path, data: str | Path, trainer: OnlineTrainer) -> None:
         self._run, self._data, self._trainer = local_run(run), PreparedData.load(data), trainer
-        remedy = "start from a run on one label"
-        refuse_several("online training", self._data.targets, remedy)
+        self._refuse_other_targets(trainer.features)
         self._refuse_other_columns(trainer.features)
         self._refuse_other_model()
 
@@ -85,6 +85,16 @@ class OfflineStart:
         if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
             return numbers, ids
         return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
+
+    def _refuse_other_targets(self, features: LogFeatures) -> None:
+        theirs, mine = self._data.targets, features.targets
+        if only_clicks(theirs) and only_clicks(mine):  # the label may have another name
+            return
+        if theirs != mine:
+            raise InputError(
+                f"{self._data.path}: its labels are {described(theirs)}, but those of the features "
+                f"file are {described(mine)}; name the same `label` and `regression`"
+            )
 
     def _refuse_other_columns(self, features: LogFeatures) -> None:
         wanted = {"categorical": self._data.categorical, "continuous": self._data.continuous}

@@ -11,7 +11,7 @@ from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.online.training.recent_scores import RecentScores
+from cowclip_merlin.online.training.recent_scores import TargetScores
 from cowclip_merlin.online.training.shards.turns import About
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.system.records import append_rows
@@ -37,7 +37,9 @@ COLUMNS = (
     "syncs",
     "memory_mb",
 )
-"""Columns of `metrics.csv`; `auc` and `log_loss` are those of the newest 100,000 events."""
+"""Columns of `metrics.csv`; `auc` and `log_loss` are those of the newest 100,000 events.
+
+Those of each of several targets follow."""
 
 
 METRICS = (
@@ -86,7 +88,7 @@ class StatusReport:
         newest: the numbers of the newest line, for `METRICS`.
     """
 
-    def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
+    def __init__(self, file: Path, log: logging.Logger, scores: TargetScores) -> None:
         self.newest: Numbers = {}
         self._file, self._log, self._scores = file, log, scores
         self._timer, self._trained, self._damaged = Timer(EVERY), 0, 0
@@ -119,19 +121,22 @@ class StatusReport:
         row = values | {
             "time": f"{time.time():.1f}",
             "events_per_second": round(rate, 1),
-            "auc": self._scores.auc(),
-            "log_loss": self._scores.log_loss(),
+            "auc": self._scores.first.auc(),
+            "log_loss": self._scores.first.log_loss(),
             "memory_mb": round(resident_megabytes()),
         }
+        of_targets = self._scores.metrics()
+        row |= of_targets
         auc = "-" if row["auc"] is None else f"{100 * row['auc']:.2f}"
         self._log.info(
-            "%s events, %s/s, lag %s, AUC %s %%, %s ids, %s MB",
+            "%s events, %s/s, lag %s, AUC %s %%, %s ids, %s MB%s",
             f"{row['trained']:,}",
             f"{rate:,.0f}",
             f"{row['lag']:,}",
             auc,
             f"{row['rows']:,}",
             f"{row['memory_mb']:,}",
+            self._scores.words(of_targets),
             extra={"values": row},
         )
         self.newest = _numbers(row, snapshot_time)
@@ -141,7 +146,7 @@ class StatusReport:
         if row["evicted"] and not self.is_full:
             self.is_full = True
             self._log.warning(FULL)
-        append_rows(self._file, COLUMNS, [row])
+        append_rows(self._file, (*COLUMNS, *self._scores.columns), [row])
 
 
 def _numbers(row: Mapping[str, Json], snapshot_time: float | None) -> Numbers:
@@ -158,7 +163,7 @@ def sync_info(
     position: Position,
     lag: int,
     clock: int,
-    scores: RecentScores,
+    scores: TargetScores,
     table: About,
 ) -> JsonObject:
     """Return what `SYNCED` tells servers about the training.
@@ -176,7 +181,7 @@ def sync_info(
         "position": list(position),
         "lag": lag,
         "event_time": clock,
-        "auc": scores.auc(),
+        "auc": scores.first.auc(),
         "rows": table.rows,
         "expired": table.expired + table.evicted,
         "refused": table.refused,

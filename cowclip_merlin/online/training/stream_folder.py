@@ -86,13 +86,18 @@ def train_stream(
     with naming_lost_workers(group):
         check_alike(group, config)
         if group is not None:
-            _refuse_for_workers(stream)
+            _refuse_for_workers(stream, columns)
         if group is not None and not group.is_first:
             return _follow(events, columns, settings, stream, out, start, group)
         return _lead(events, columns, settings, stream, out, servers, start, monitoring, config)
 
 
-def _refuse_for_workers(stream: StreamSettings) -> None:
+def _refuse_for_workers(stream: StreamSettings, features: LogFeatures) -> None:
+    if features.more_labels:
+        raise InputError(
+            f"labels {', '.join(features.labels)}: several workers train on one label; use one "
+            "worker, or one label"
+        )
     if stream.snapshots is not None:
         raise InputError(
             "`snapshots` of several workers is not supported: copy the run folder, or use one"

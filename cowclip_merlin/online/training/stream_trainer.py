@@ -15,7 +15,7 @@ from cowclip_merlin.online.monitoring import Numbers
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
-from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores
+from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
@@ -92,7 +92,7 @@ class StreamTrainer:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
         self._events, self._folder, self._start = events, folder, start
         self._batch_size = trainer.settings.run.batch_size
-        self._scores, self._stop = RecentScores(), GracefulStop()
+        self._scores, self._stop = TargetScores(trainer.features.targets), GracefulStop()
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = BatchJournal(folder / "batches")
@@ -302,7 +302,7 @@ class StreamTrainer:
     def _train(self, events: Events | None) -> None:
         if events is not None:
             refused = tuple(self._reader.take_refused())
-            self._labels.add(events.labels)
+            self._labels.add(events.known_first_labels)
             self._journal.note(Batch(len(events), self._factor, refused))
             self._team.say(Turn(BATCH, len(events), self._factor))
             self._pipeline.submit(events, self._factor)

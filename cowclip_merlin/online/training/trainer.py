@@ -74,6 +74,7 @@ class OnlineTrainer:
             log_schema(features),
             tables="growing",
             capacity=capacity,
+            **run.multi_task_of(features.targets),
         )
         self.optimizer = build_optimizer_of(
             run, values, fields=None, warmup_steps=0, varying=run.rule in ADAM_RULES
@@ -104,6 +105,7 @@ class OnlineTrainer:
             has_offsets=has_offsets,
             has_weights=self.features.weight is not None,
             multi_valued=bool(self.features.lists),
+            num_targets=len(self.features.targets),
         )
 
     def _make_score(self) -> Function:
@@ -182,11 +184,14 @@ class OnlineTrainer:
         self._batch_factor = batch_factor
 
     def predict(self, events: Events) -> Array:
-        """Return click probabilities of events, float32 [n]; nothing is counted or created."""
+        """Return click probabilities of events, float32 [n]; nothing is counted or created.
+
+        With several targets the predictions of each, [n, T].
+        """
         return self.score(self.table.lookup(events.ids), events.numbers)
 
     def score(self, rows: Ids, numbers: Array) -> Array:
-        """Return click probabilities of events whose rows are known, float32 [n].
+        """Return click probabilities of events whose rows are known, as `predict` does.
 
         Args:
             rows: from `table.lookup`.
@@ -264,12 +269,15 @@ def _moments(run: RunSettings, batch_factor: int) -> Moments:
 
 
 def _make_score(model: CTRModel, batches: BatchForm) -> Function:
-    """Return a graph of rows [b, F] and numbers [b, C] that returns probabilities [b]."""
+    """Return a graph of rows [b, F] and numbers [b, C] that returns what `values_of` does."""
+    from cowclip_merlin.models.multi_task import outputs
+
     tf = compat.tensorflow()
 
     @tf.function(input_signature=batches.signature[:2], autograph=False)
     def score(*batch: Ids | Tensor) -> Tensor:
-        return tf.sigmoid(models.logits(model, batches.unpack(batch), training=False)[:, 0])
+        z = models.logits(model, batches.unpack(batch), training=False)
+        return outputs.values_of(z, model.blocks[0].columns.targets)
 
     return score
 
@@ -293,6 +301,8 @@ def log_schema(features: LogFeatures) -> Schema:
         categorical=[column.name for column in features.categorical],
         continuous=[column.name for column in features.continuous],
         label=features.label,
+        more_labels=features.more_labels,
+        regression=features.regression,
         combiners={name: rules.combiner for name, rules in features.lists.items()},
         share_embedding=features.shared,
     )

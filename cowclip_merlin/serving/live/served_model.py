@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
     """Answers for some events.
 
     Attributes:
-        probabilities: of a click, float32 [b].
+        probabilities: of a click, float32 [b]; with several targets their predictions, [b, T].
         version: of the model.
         absent: ids of the events that have no row.
     """
@@ -64,7 +64,7 @@ class Scorer(Protocol):
         """Take over dense weights."""
 
     def score(self, rows: list[Array], numbers: Array) -> Array:
-        """Return click probabilities."""
+        """Return click probabilities, or with several targets their predictions."""
 
 
 class MessagesMissing(InputError):

@@ -28,6 +28,7 @@ continuous:
 - price
 """
 COLUMNS = ["user", "item", "tags", "price", "click", "time", "request", "weight"]
+COLUMNS += ["buy", "sec"]
 ADDED = ["cowclip_sample_rate", "cowclip_late", "sample_rate", "late", "other"]
 SCALARS = (
     st.none()
@@ -48,17 +49,22 @@ GOOD = st.fixed_dictionaries(
         "time": st.integers(1_700_000_000, 1_700_000_100),
         "request": st.integers(0, 99),
         "weight": st.floats(0, 3),
+        "buy": st.sampled_from([0, 1, None]),
+        "sec": st.floats(-9, 9) | st.none(),
     }
 )
+MISSING = -1e9  # in place of NaN, which is not equal to itself
 CHANGES = st.dictionaries(st.sampled_from(COLUMNS + ADDED), VALUES, max_size=3)
 WHOLE = st.builds(lambda row, more: json.dumps({**row, **more}).encode(), GOOD, CHANGES)
 CUT = st.builds(lambda text, at: text[: at % (len(text) + 1)], WHOLE, st.integers(0, 400))
 MESSAGES = WHOLE | CUT | st.binary(max_size=60) | VALUES.map(lambda x: json.dumps(x).encode())
 
 
-@pytest.fixture
-def features(features_file):
-    return features_file(FEATURES)
+@pytest.fixture(params=["one label", "several labels"])
+def features(features_file, request):
+    several = "label: [click, buy, sec]\nregression: sec"
+    one = request.param == "one label"
+    return features_file(FEATURES if one else FEATURES.replace("label: click", several))
 
 
 def contents(events, i):
@@ -66,7 +72,8 @@ def contents(events, i):
     ids = events.ids.take(slice(i, i + 1))
     offset = 0.0 if events.offsets is None else float(events.offsets[i])
     columns = (events.numbers, events.labels, events.times, events.keys, events.weights)
-    return ids.values.tolist(), *(np.asarray(column[i]).tolist() for column in columns), offset
+    cells = [np.nan_to_num(np.asarray(column[i]), nan=MISSING).tolist() for column in columns]
+    return ids.values.tolist(), *cells, offset
 
 
 @settings(
@@ -94,7 +101,12 @@ def assert_as_written(found, row):
     """Of an undamaged event, what can be told from its message without our code."""
     _, numbers, label, time, _, weight, offset = found
     assert np.isfinite([*numbers, time, weight, offset]).all() and weight >= 0
-    assert label == int(float(row["click"])) and 0 <= time <= 1.7e9 + 86_400
+    assert 0 <= time <= 1.7e9 + 86_400
+    given = [row["click"], row["buy"], row["sec"]]
+    for mine, value in zip(label if isinstance(label, list) else [label], given):
+        words = {"": MISSING, "yes": 1, "true": 1, "no": 0, "false": 0}
+        value = MISSING if value is None else words.get(str(value).lower(), value)
+        assert mine == np.float32(value)
     if isinstance(row["weight"], float):
         assert weight == np.float32(row["weight"])
     rate = row.get("cowclip_sample_rate", row.get("sample_rate"))

@@ -4,6 +4,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.run_workers import train_with_workers
@@ -25,9 +26,16 @@ def test_micro_batches():
 
 
 def test_copies_of_snapshots():
-    _refuse_for_workers(StreamSettings())
+    one = LogFeatures(label="click", time="t", categorical=())
+    _refuse_for_workers(StreamSettings(), one)
     with pytest.raises(InputError, match="`snapshots` of several workers"):
-        _refuse_for_workers(StreamSettings(snapshots="s3://bucket/run"))
+        _refuse_for_workers(StreamSettings(snapshots="s3://bucket/run"), one)
+
+
+def test_several_labels():
+    two = LogFeatures(label="click", more_labels=("buy",), time="t", categorical=())
+    with pytest.raises(InputError, match="labels click, buy: several workers train on one label"):
+        _refuse_for_workers(StreamSettings(), two)
 
 
 def test_more_workers_than_events_in_a_batch(tmp_path):

@@ -4,6 +4,9 @@ import itertools
 import json
 import logging
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
@@ -41,6 +44,9 @@ LISTS = replace(
 )
 
 
+LABELS = replace(FEATURES, more_labels=("buy", "sec"), regression=("sec",))
+
+
 def event(i, **more):
     """Event i of an endless stream, one a second."""
     return {
@@ -66,6 +72,14 @@ def messages_with_lists(indices):
     ]
 
 
+def messages_with_labels(indices):
+    """Messages for `LABELS`; some labels are missing, and some messages are damaged."""
+    labels = [{"buy": (i * 3) % 5 == 0 if i % 4 else None, "sec": i % 7 / 7} for i in indices]
+    values = [json.dumps(event(i, **more)).encode() for i, more in zip(indices, labels)]
+    values[300:300] = [json.dumps(event(300, buy=2, sec=1)).encode()]
+    return values
+
+
 def log_of(folder, values):
     log = FileLog(folder)
     for first in range(0, len(values), 50):
@@ -87,6 +101,17 @@ def final_state(folder):
     snapshot = load_snapshot(folder / "snapshots")
     arrays = {k: x.tobytes() for k, x in snapshot.arrays.items() if ".changes" not in k}
     return snapshot.number, arrays
+
+
+def assert_equal_but_rounding(folder, other, trained):
+    """Of several labels, TensorFlow adds more gradients, in an order that differs between runs."""
+    found, wanted = (load_snapshot(each / "snapshots") for each in (folder, other))
+    assert found.number == wanted.number == trained
+    for name, x in wanted.arrays.items():
+        if ".changes" not in name:
+            compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+            compare = compare if x.dtype.kind == "f" else np.testing.assert_array_equal
+            compare(found.arrays[name], x, err_msg=name)
 
 
 class Killed(BaseException):

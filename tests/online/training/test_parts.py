@@ -12,10 +12,11 @@ from streams import event, log_of, stream_trainer
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
-from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores
+from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
+from cowclip_merlin.targets import Target
 
 
 @settings(max_examples=60)
@@ -132,7 +133,7 @@ def test_settings_out_of_range(wrong):
 
 def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
     log = logging.getLogger("report")
-    report = StatusReport(tmp_path / "metrics.csv", log, RecentScores(100))
+    report = StatusReport(tmp_path / "metrics.csv", log, TargetScores([Target("click")], 100))
     values = dict.fromkeys(COLUMNS, 0)
     for damaged, warned in ((0, 0), (2, 1), (2, 1), (3, 2)):
         report.write(values | {"damaged": damaged}, reason=f"reason {damaged}")

@@ -12,13 +12,16 @@ import pytest
 from streams import (
     EVENTS,
     FEATURES,
+    LABELS,
     LISTS,
     Killed,
+    assert_equal_but_rounding,
     event,
     final_state,
     killed_at,
     log_of,
     messages,
+    messages_with_labels,
     messages_with_lists,
     stream_trainer,
 )
@@ -101,6 +104,14 @@ def test_killed_with_lists_it_ends_the_same(tmp_path, settings, monkeypatch):
     whole = final_state(tmp_path / "whole")
     assert killed_twice(tmp_path, settings, log, 3, monkeypatch, LISTS) == whole
     assert len(whole[1]["trainer.table.ids"]) > 8 * 100
+
+
+@pytest.mark.thorough
+def test_killed_with_several_labels_it_ends_the_same(tmp_path, settings, monkeypatch):
+    log = log_of(tmp_path / "events", messages_with_labels(range(EVENTS)))
+    stream_trainer(tmp_path / "whole", settings, log, features=LABELS).run()
+    killed_twice(tmp_path, settings, log, 4, monkeypatch, LABELS)
+    assert_equal_but_rounding(tmp_path / "run", tmp_path / "whole", EVENTS)
 
 
 @pytest.mark.thorough

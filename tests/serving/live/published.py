@@ -58,6 +58,15 @@ def with_history(features, events):
     return replace(features, categorical=(history, item, *others)), replace(events, ids=ids)
 
 
+def with_labels(features, events):
+    """The same log with three labels, of which the second and the third may be missing."""
+    rng, n = np.random.default_rng(9), len(events)
+    labels = np.stack([events.labels, events.ids.values[:, 1] % 2, rng.normal(-1, 1, n)], axis=1)
+    labels = np.where((rng.random((n, 3)) < 0.3) & (np.zeros(3) < [0, 1, 1]), np.nan, labels)
+    features = replace(features, more_labels=("buy it", "sec"), regression=("sec",))
+    return features, replace(events, labels=labels.astype(np.float32))
+
+
 class PublishedTrainer:
     """Trains on events, and writes its sync log and its run folder."""
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from published import PublishedTrainer, with_history, with_lists
+from published import PublishedTrainer, with_history, with_labels, with_lists
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
@@ -43,12 +43,13 @@ def with_rules(features, **rules):
         thorough("dcnv2", {"absent": "zeros", "max_rows": 300}, {"ttl": 20_000}, True),
         thorough("wide_and_deep", {}, {"ttl": 20_000}, False),
         thorough("dcn", {}, {}, False),
+        thorough("deepfm", {"max_rows": 300}, {"admit": 2}, "labels"),
     ],
 )
 def test_served_equals_offline(tmp_path, settings_of, features, events, model, table, rules, lists):
     log, features = FileLog(tmp_path / "log"), with_rules(features, **rules)
     if lists:
-        change = with_history if lists == "shared" else with_lists
+        change = {"shared": with_history, "labels": with_labels}.get(lists, with_lists)
         features, events = change(features, events)
     made = PublishedTrainer(settings_of(model, table), features, tmp_path / "run", log)
     made.start()

@@ -15,6 +15,7 @@ from cowclip_merlin.online.joining.flink.statements import (
     without_repeats,
 )
 from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.targets import refuse_several
 
 if TYPE_CHECKING:
     from pyflink.table import TableEnvironment
@@ -51,6 +52,8 @@ def join_on_flink(
         StackError: PyFlink or Java is missing.
     """
     columns = load_features(features)
+    remedy = "write examples with all labels to the topic that the trainer reads"
+    refuse_several("cowclip online join", columns.targets, remedy)
     if columns.key is None:
         raise InputError(f"{features}: no `key`; name the column that identifies a request")
     tables = _environment(settings, Path(checkpoints))

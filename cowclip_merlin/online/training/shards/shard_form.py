@@ -57,7 +57,7 @@ class ShardForm(BatchForm):
     are those of `BatchForm`.
     """
 
-    def __init__(self, num_fields: int, num_numbers: int, **more: bool) -> None:
+    def __init__(self, num_fields: int, num_numbers: int, **more: Any) -> None:
         super().__init__(num_fields, num_numbers, **more)
         tf = compat.tensorflow()
         some, one = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class BatchForm:
     """The form of a batch, for `make_train_step`: table rows [b, F], numbers [b, C], labels [b].
 
-    With multi-valued columns, the table rows are `Ids`: values [m], and lengths [b, F].
+    With several targets, the labels are [b, T]. With multi-valued columns, the table rows are
+    `Ids`: values [m], and lengths [b, F].
 
     Args:
         num_fields: F.
@@ -25,6 +26,7 @@ class BatchForm:
         has_offsets: whether offsets [b] of the logits follow.
         has_weights: whether weights [b] of the events follow then.
         multi_valued: whether there are multi-valued columns.
+        num_targets: T.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class BatchForm:
         has_offsets: bool = False,
         has_weights: bool = False,
         multi_valued: bool = False,
+        num_targets: int = 1,
     ) -> None:
         tf = compat.tensorflow()
         self._multi_valued = multi_valued
@@ -42,7 +45,7 @@ class BatchForm:
         self.signature = (
             Ids(tf.TensorSpec([None], tf.int32), matrix) if multi_valued else matrix,
             tf.TensorSpec([None, num_numbers], tf.float32),
-            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None] if num_targets == 1 else [None, num_targets], tf.float32),
         )
         more = {"offsets": has_offsets, "weights": has_weights}
         self._more = [name for name, given in more.items() if given]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,7 +114,8 @@ class Predictor:
         found = model.predict(events)
         if not np.isfinite(found.probabilities).all():
             raise Refusal(500, "the model gives numbers that are not finite; see the trainer's log")
-        return Answer(_body(found), len(events), events.ids.values.size, found.absent)
+        body = _body(found, model.features.labels)
+        return Answer(body, len(events), events.ids.values.size, found.absent)
 
     def close(self) -> None:
         """Wait for running requests."""
@@ -152,9 +154,10 @@ def version_content(version: Version) -> JsonObject:
     }
 
 
-def _body(found: Prediction) -> bytes:
+def _body(found: Prediction, labels: Sequence[str]) -> bytes:
+    values = found.probabilities.tolist()
     content = {
-        "predictions": found.probabilities.tolist(),
+        "predictions": values if len(labels) == 1 else [dict(zip(labels, x)) for x in values],
         "model": version_content(found.version),
     }
     return json.dumps(content).encode()

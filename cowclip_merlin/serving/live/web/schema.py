@@ -45,9 +45,11 @@ class ModelVersion(BaseModel):
 
 
 class Predictions(BaseModel):
-    """One probability for each event, in their order."""
+    """One probability for each event, in their order; of several labels one for each."""
 
-    predictions: list[float] = Field(description="probability of a click")
+    predictions: list[float] | list[dict[str, float]] = Field(
+        description="probability of a click; of several labels by name, of a regression the number"
+    )
     model: ModelVersion
 
 
