@@ -3,9 +3,9 @@
     python benchmarks/stream_workers.py [--impressions 2000000] [--batch-sizes 512,4096]
         [--workers 1,2] [--rounds 1] [--json FILE] [--overwrite]
 
-The stream of the tutorial is produced and joined first. Then each case trains all examples by
-`cowclip online train --until-end`. The speed is that after the first line of metrics.csv, so it
-leaves out the start and the first ten seconds.
+The stream of the tutorial is produced and joined first. Then each case trains all examples to
+the end of the stream by `cowclip online train`. The speed is that after the
+first line of metrics.csv, so it leaves out the start and the first ten seconds.
 """
 
 from __future__ import annotations

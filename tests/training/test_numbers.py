@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
 from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.targets import targets_of
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
 from cowclip_merlin.training.build import build_model
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
@@ -177,8 +179,9 @@ def test_what_needs_a_label_of_0_and_1_is_refused(folder, rows, tmp_path, capsys
         assert main(words) == 2
         assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match="online training takes one label of 0 and 1"):
-        OfflineStart(folder / "RUN", folder / "DATA", trainer=None)
+    trainer = SimpleNamespace(features=SimpleNamespace(targets=targets_of(("click",), ())))
+    with pytest.raises(InputError, match="name the same `label` and `regression`"):
+        OfflineStart(folder / "RUN", folder / "DATA", trainer)
 
 
 def test_rows_without_the_number_are_damaged(tmp_path, capsys):

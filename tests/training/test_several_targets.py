@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
 from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.targets import targets_of
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
@@ -325,6 +327,7 @@ def test_a_target_needs_both_labels_to_be_scored(folder, tmp_path):
     assert found.rows == 0 and np.isnan(found.auc) and np.isnan(found.log_loss)
 
 
-def test_a_stream_refuses_several_labels(folder, rows):
-    with pytest.raises(InputError, match="online training takes one label"):
-        OfflineStart(folder / "RUN", folder / "DATA", trainer=None)
+def test_a_stream_with_other_labels_refuses_the_run(folder, rows):
+    trainer = SimpleNamespace(features=SimpleNamespace(targets=targets_of(("click",), ())))
+    with pytest.raises(InputError, match="name the same `label` and `regression`"):
+        OfflineStart(folder / "RUN", folder / "DATA", trainer)

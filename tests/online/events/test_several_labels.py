@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from several_labels import FEATURES, TEXT, frame_of
+from stream_labels import FEATURES, TEXT, frame_of
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog

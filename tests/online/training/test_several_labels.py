@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from several_labels import FEATURES, TEXT, TWO, frame_of
 from sklearn.metrics import log_loss, roc_auc_score
+from stream_labels import FEATURES, TEXT, TWO, frame_of
 from streams import assert_equal_but_rounding
 from table_schemas import schema_of_tables
 from tiers import thorough
