@@ -11,7 +11,8 @@ parallel) and `cupy` (GPU). They do not import TensorFlow.
 
 On the CPU, training calls the two halves of `update_rows` that `numba` also has: `sum_rows`, and
 `step_rows` after other workers have added their sums. On a GPU, TensorFlow operations launch the
-kernels of `cuda_group` and `cuda_step`. The functions of `cupy` are for use without TensorFlow.
+kernels of `cuda_group`, `cuda_replay` and `cuda_step`. The functions of `cupy` are for use without
+TensorFlow.
 
 >>> kernels = load("reference")
 >>> rows = kernels.unique_rows(np.array([7, 3, 7]), np.array([[1.0], [2.0], [4.0]]))

@@ -76,7 +76,8 @@ __device__ inline bool replay(float& w, float& m, float& v, index_t from, index_
         from < to ? rate_to_rest(history, capacity, to, keep_m, keep_v, epsilon, l2) : 0.0f;
     bool missed = false;
     for (index_t s = from; s < to;) {
-        if (largest > 0.0f && at_rest(w, m, v, largest, epsilon, l2)) {
+        if (largest > 0.0f && to - s >= CHECK_EVERY &&
+            at_rest(w, m, v, largest, epsilon, l2)) {
             const float* refusals = history + 2 * capacity + 1;
             const float steps = (float)(to - s) - (refusals[to] - refusals[s]);
             m *= expf(steps * log1pf(-keep_m));

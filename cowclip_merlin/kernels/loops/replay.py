@@ -45,10 +45,10 @@ def decay_at_rest(
     w: Array, m: Array, v: Array, d: int, left: Array, to: int, keep: Array, l2: np.float32
 ) -> None:
     """Decay the moments of the first rows for the steps from `left` to `to`, which they rest."""
+    rate_of_m, rate_of_v = np.log1p(-np.float64(keep[0])), np.log1p(-np.float64(keep[1]))
     for i in range(len(left)):
         steps = np.float64(to - left[i])
-        of_m = np.float32(np.exp(steps * np.log1p(-np.float64(keep[0]))))
-        of_v = np.float32(np.exp(steps * np.log1p(-np.float64(keep[1]))))
+        of_m, of_v = np.float32(np.exp(steps * rate_of_m)), np.float32(np.exp(steps * rate_of_v))
         for x in range(i * d, i * d + d):
             m[x] *= of_m
             v[x] *= of_v
@@ -120,7 +120,7 @@ def replay_chunk(
     while step < to:
         while begun < n and seen[begun] <= step:
             begun += 1
-        if largest >= 0:
+        if largest >= 0 and to - step >= _CHECK_EVERY:  # fewer steps cost less than the check
             while done < begun and is_at_rest(a, b, e, done * d, d, largest, keep[2], l2):
                 left[done] = step
                 done += 1
