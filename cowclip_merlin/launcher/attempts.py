@@ -132,11 +132,11 @@ def _remove_without_checkpoint(new: NewFiles, call: WorkerCall) -> None:
 def _remedy(call: WorkerCall, restarts: int) -> str:
     """Return what the user can do after the last attempt."""
     done = f"after {restarts} restarts; " if restarts else ""
-    again = "repeat the command with `resume`" if call.can_resume() else "train again"
+    again = call.to_resume if call.can_resume() else "train again"
     return f"{done}{again}, or let `restarts` {restarts + 1} do it"
 
 
 def _start(call: WorkerCall, number: int, restarts: int) -> str:
     """Say what a restart does."""
-    place = "the last checkpoint" if call.resumes else "the beginning"
+    place = call.saved if call.resumes else "the beginning"
     return f"restart {number} of {restarts} from {place}"

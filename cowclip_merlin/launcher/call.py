@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
@@ -37,6 +37,12 @@ class WorkerCall(Protocol):
     def resumes(self) -> bool:
         """Whether the call goes on from what the folder holds."""
 
+    saved: ClassVar[str]
+    """What a run goes on from, for messages."""
+
+    to_resume: ClassVar[str]
+    """What the user does to go on, for messages."""
+
     def can_resume(self) -> bool:
         """Return whether the run folder holds something to go on from."""
 
@@ -60,6 +66,9 @@ class TrainCall:
         out: the run folder.
         options: how each process runs it.
     """
+
+    saved: ClassVar[str] = "the last checkpoint"
+    to_resume: ClassVar[str] = "repeat the command with `resume`"
 
     data: str
     settings: Mapping[str, Json]

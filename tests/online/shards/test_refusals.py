@@ -45,3 +45,8 @@ def test_more_workers_than_events_in_a_batch(tmp_path):
             out=str(tmp_path / "run"),
         )  # fmt: skip
     assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=r"`scheduler` is tcp://a:1, .*; use `workers`"):
+        train_with_workers(
+            LaunchSettings(scheduler="tcp://a:1"), "EVENTS", "f.yaml", settings(), StreamSettings(),
+            out=str(tmp_path / "run"),
+        )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
@@ -30,6 +31,9 @@ class StreamCall:
         start: a run and its prepared folder to start from; None for none.
         monitoring: values of `MonitoringSettings`.
     """
+
+    saved: ClassVar[str] = "the newest snapshot"
+    to_resume: ClassVar[str] = "repeat the command"
 
     events: str
     features: str

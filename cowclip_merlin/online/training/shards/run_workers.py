@@ -71,6 +71,11 @@ def train_with_workers(
 
             join(settings.run.seed)
         return call.train()
+    if processes.scheduler is not None:
+        raise InputError(
+            f"`scheduler` is {processes.scheduler}, but the workers of a stream run on this "
+            "machine or under TF_CONFIG; use `workers`"
+        )
     if processes.workers > settings.run.batch_size:
         raise InputError(
             f"`workers` is {processes.workers}, but a batch has {settings.run.batch_size} events; "
