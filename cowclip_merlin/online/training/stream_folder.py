@@ -16,13 +16,14 @@ from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_lo
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.run_config import CONFIG, changes_of_run, online_config
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.follower import Follower
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.shards.turns import Conductor
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.status_report import METRICS
-from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
+from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from cowclip_merlin.addresses import Address
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
@@ -17,6 +16,7 @@ from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.dealt_messages import ConductorDecoder
@@ -35,27 +35,7 @@ from cowclip_merlin.online.training.status_report import StatusReport, sync_info
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.shards.snapshot_parts import (
-    WORKERS,
-    PartsWriter,
-    load_own,
-    load_whole,
-    remove_parts,
-    set_parts_aside,
-)
-from cowclip_merlin.tables.snapshot import (
-    Snapshot,
-    SnapshotWriter,
-    copy_snapshot,
-    numbers,
-    part_of,
-    times,
-)
-from cowclip_merlin.types import JsonObject
-
-SNAPSHOTS = "snapshots"
-TABLE = "trainer.table."
-"""What the names of the growing table's arrays in a snapshot begin with."""
+from cowclip_merlin.tables.snapshot import part_of
 
 _REPLAY_WAIT = 1.0  # seconds of a look for events that were trained before
 
@@ -90,19 +70,15 @@ class StreamTrainer:
         team: Conductor | None = None,
     ) -> None:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
-        self._events, self._folder, self._start = events, folder, start
+        self._events, self._start = events, start
         self._batch_size = trainer.settings.run.batch_size
         self._scores, self._stop = TargetScores(trainer.features.targets), GracefulStop()
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = BatchJournal(folder / "batches")
-        copies = settings.snapshots and str(Address(settings.snapshots) / SNAPSHOTS)
-        self._copies, keep = copies, settings.keep_snapshots
         self._team = team or Alone()
-        if self._team.size > 1:
-            self._snapshots = PartsWriter(folder / SNAPSHOTS, self._team.size, keep=keep)
-        else:
-            self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=keep, copies=copies)
+        self._stored = RunSnapshots(folder, settings, self._team, log.warning)
+        self._snapshots = self._stored.writer
         self._report = StatusReport(folder / "metrics.csv", log, self._scores)
         self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
         self._snapshot_timer = Timer(settings.snapshot_every)
@@ -129,8 +105,7 @@ class StreamTrainer:
         """
         try:
             with self._stop.catch_signals():
-                known = numbers(self._folder / SNAPSHOTS)
-                self._resume(known) if known else self._begin()
+                self._resume() if self._stored.numbers() else self._begin()
                 if not self._stop.signal_number:  # or what is on the disk is still the newest
                     self._train_on()
         finally:
@@ -144,9 +119,7 @@ class StreamTrainer:
 
     def _train_on(self) -> None:
         """Train from here on until the end or a signal."""
-        if self._copies:
-            keep = self.settings.keep_snapshots
-            copy_snapshot(self._folder / SNAPSHOTS, self._saved, self._copies, keep=keep)
+        self._stored.copy(self._saved)
         if self._servers:
             self._servers.begin(self._saved)
         self._report.begin(self.trained)
@@ -200,10 +173,9 @@ class StreamTrainer:
                 raise InputError(f"{self._events.name}: has no events; write some first")
         return None
 
-    def _resume(self, known: list[int]) -> None:
+    def _resume(self) -> None:
         """Go on from the newest snapshot, with the batches that were trained after it."""
-        snapshot = self._newest(known)
-        remove_parts(self._folder / SNAPSHOTS, lambda number: number > snapshot.number)
+        snapshot = self._stored.load_newest()
         self.trainer.restore(part_of(snapshot.arrays, "trainer."))
         repeats = part_of(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
@@ -226,29 +198,7 @@ class StreamTrainer:
                 return
         self._team.say(Turn(CLOCK))
         self._reader.use_clock()
-        self._journal.begin(snapshot.number, keep=numbers(self._folder / SNAPSHOTS))
-
-    def _newest(self, known: list[int]) -> Snapshot:
-        """Load the newest snapshot that is not damaged, and set those aside that are.
-
-        Raises:
-            InputError: all are damaged.
-        """
-        *others, number = sorted(known)
-        try:
-            return self._team.load(number, lambda: self._load(number))
-        except InputError as error:
-            if not others:
-                raise
-            self.log.warning("%s; going on from snapshot %s", error, others[-1])
-        set_parts_aside(self._folder / SNAPSHOTS, number, "damaged")
-        return self._newest(others)
-
-    def _load(self, number: int) -> Snapshot:
-        folder = self._folder / SNAPSHOTS
-        if self._team.size == 1:
-            return load_whole(folder, number, TABLE)
-        return load_own(folder, number, TABLE, 0, self._team.size)
+        self._journal.begin(snapshot.number, keep=self._stored.numbers())
 
     def _skip(self, position: Position) -> None:
         end = self._events.end()
@@ -316,9 +266,14 @@ class StreamTrainer:
             lag=self._reader.lag(),
             clock=self.trainer.table.clock,
             scores=self._scores,
-            table=About.sum([About.of(None, self.trainer.table.statistics()), *self._team.others]),
+            table=self._table(),
         )
         self._servers.sync(info)
+
+    def _table(self) -> About:
+        """Return the numbers of the table, of all workers."""
+        own = About.of(None, self.trainer.table.statistics())
+        return About.sum([own, *self._team.others])
 
     def _save_if_due(self) -> None:
         if (number := self._snapshots.finished()) is not None:
@@ -339,16 +294,13 @@ class StreamTrainer:
         if self._servers and not wait:
             self._servers.snapshot_begins(self.trained)
         self._team.say(Turn(SAVE, self.trained, factor=int(not wait)))
-        extra: JsonObject = {"position": list(self._reader.position)}
-        if self._team.size > 1:
-            extra[WORKERS] = self._team.size
-        self._snapshots.begin(self.trained, arrays, extra)
+        self._stored.begin(self.trained, arrays, self._reader.position)
         self._positions = [*self._positions, self._reader.position]
         self._positions = self._positions[-self.settings.keep_snapshots :]
         self._saved = self.trained
         if wait:
             self._snapshots.finished(wait=True)
-        self._journal.begin(self._saved, keep=numbers(self._folder / SNAPSHOTS))
+        self._journal.begin(self._saved, keep=self._stored.numbers())
 
     def _announce(self, number: int) -> None:
         """Tell servers of a snapshot that is on the disk, and trim the log of events."""
@@ -380,7 +332,7 @@ class StreamTrainer:
         self._write_report()
 
     def _write_report(self) -> None:
-        table = About.sum([About.of(None, self.trainer.table.statistics()), *self._team.others])
+        table = self._table()
         self._report.write(
             {
                 "trained": self.trained,
@@ -395,5 +347,5 @@ class StreamTrainer:
                 "syncs": self._servers.syncs if self._servers else 0,
             },
             reason=self._damaged.newest,
-            snapshot_time=max(times(self._folder / SNAPSHOTS).values(), default=None),
+            snapshot_time=self._stored.newest_time(),
         )

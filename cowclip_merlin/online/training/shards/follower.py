@@ -12,6 +12,7 @@ from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS, TABLE
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.changes_of_all import gather_changes
 from cowclip_merlin.online.training.shards.dealt_messages import DealtDecoder
@@ -33,7 +34,6 @@ from cowclip_merlin.online.training.shards.turns import (
     load_together,
 )
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
-from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, TABLE
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.shards.snapshot_parts import load_own, part_folder
 from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter, part_of

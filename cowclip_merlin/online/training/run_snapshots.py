@@ -1,0 +1,103 @@
+"""The snapshots of a run: whole ones, or parts that all workers write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cowclip_merlin.addresses import Address
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.shards.turns import Alone
+from cowclip_merlin.tables import snapshot
+from cowclip_merlin.tables.shards.snapshot_parts import (
+    WORKERS,
+    PartsWriter,
+    load_own,
+    load_whole,
+    remove_parts,
+    set_parts_aside,
+)
+from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
+from cowclip_merlin.types import Array, JsonObject
+
+SNAPSHOTS = "snapshots"
+TABLE = "trainer.table."
+"""What the names of the growing table's arrays in a snapshot begin with."""
+
+
+class RunSnapshots:
+    """Writes the snapshots of a run, and loads the newest one.
+
+    Args:
+        folder: of the run.
+        settings: of the stream.
+        team: the other workers.
+        warn: is called with a line for each damaged snapshot.
+
+    Attributes:
+        writer: writes them in a thread.
+    """
+
+    def __init__(
+        self, folder: Path, settings: StreamSettings, team: Alone, warn: Callable[[str], None]
+    ) -> None:
+        self._folder, self._team, self._warn = folder / SNAPSHOTS, team, warn
+        self._copies = settings.snapshots and str(Address(settings.snapshots) / SNAPSHOTS)
+        self._keep = settings.keep_snapshots
+        self.writer = self._make_writer()
+
+    def _make_writer(self) -> SnapshotWriter:
+        if self._team.size > 1:
+            return PartsWriter(self._folder, self._team.size, keep=self._keep)
+        return SnapshotWriter(self._folder, keep=self._keep, copies=self._copies)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the snapshots on the disk."""
+        return snapshot.numbers(self._folder)
+
+    def newest_time(self) -> float | None:
+        """Return when the newest one was written, seconds since 1970; None before the first."""
+        return max(snapshot.times(self._folder).values(), default=None)
+
+    def begin(self, number: int, arrays: Mapping[str, Array], position: Position) -> None:
+        """Begin to write a snapshot.
+
+        Args:
+            number: events trained.
+            arrays: of the state, by name.
+            position: after these events.
+        """
+        extra: JsonObject = {"position": list(position)}
+        if self._team.size > 1:
+            extra[WORKERS] = self._team.size
+        self.writer.begin(number, arrays, extra)
+
+    def copy(self, number: int) -> None:
+        """Copy a snapshot to the address of the settings, if there is one."""
+        if self._copies:
+            snapshot.copy_snapshot(self._folder, number, self._copies, keep=self._keep)
+
+    def load_newest(self) -> Snapshot:
+        """Load the newest snapshot that is not damaged; set those aside that are.
+
+        Raises:
+            InputError: all are damaged.
+        """
+        *others, number = sorted(self.numbers())
+        try:
+            found = self._team.load(number, lambda: self._load(number))
+        except InputError as error:
+            if not others:
+                raise
+            self._warn(f"{error}; going on from snapshot {others[-1]}")
+            set_parts_aside(self._folder, number, "damaged")
+            return self.load_newest()
+        remove_parts(self._folder, lambda known: known > number)
+        return found
+
+    def _load(self, number: int) -> Snapshot:
+        if self._team.size == 1:
+            return load_whole(self._folder, number, TABLE)
+        return load_own(self._folder, number, TABLE, 0, self._team.size)
