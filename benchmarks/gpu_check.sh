@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU: the tests for GPUs, the speed of the kernels and of the training
-# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel, the speed of
-# the loaders, the cost by vocabulary, sharded tables with one worker, and the
+# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel, a whole
+# epoch with its AUC, the speed of the loaders, the cost by vocabulary, sharded tables with one worker, and the
 # baseline compared with CowClip.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
@@ -76,6 +76,9 @@ check() {
         --json "$stem-step-jit.json"
     run "$python" benchmarks/step.py profile --device gpu --batch-sizes 1024,131072 \
         --json "$stem-step-profile.json"
+    run "$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000 \
+        --batch-sizes 131072,1024 --updates exact --precision bfloat16 --jit-compile --seconds 150 \
+        --json "$stem-epoch.json"
     run "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"
     run "$python" benchmarks/step.py loading --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"

@@ -71,7 +71,14 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
     """Every option that it gives is one of the command's own, with a value that it takes."""
     from cowclip_merlin.cli import bench, build_parser
 
-    names = ("rows kernels", "step profile", "step vocabulary", "step loading", "baseline")
+    names = (
+        "rows kernels",
+        "step profile",
+        "step epoch",
+        "step vocabulary",
+        "step loading",
+        "baseline",
+    )
     names = (*names, "workers", "peers")
     # Before anything that they import is replaced.
     modules = {name: benchmark_of(name) for name in names}
