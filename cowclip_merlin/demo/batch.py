@@ -103,7 +103,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
         print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
         generate(log, rows=demo.rows, seed=demo.log_seed, ground_truth=CROSSED)
     if not (data / "dataset.json").exists():
-        print(f"preparing it with NVTabular: {data}", flush=True)
+        print(f"preparing it: {data}", flush=True)
         workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
     return data
 
