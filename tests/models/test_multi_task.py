@@ -194,6 +194,7 @@ def labels(batch):
     return {"click": click, "buy": buy, "seconds": seconds}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_models_learn_by_fit(tf, schema, batch, labels, name, how):
@@ -212,6 +213,7 @@ def test_all_models_learn_by_fit(tf, schema, batch, labels, name, how):
     assert 0 < found["buy/binary_target/auc"] <= 1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("how", WAYS)
 def test_a_saved_model_gives_the_same(tf, schema, batch, how, tmp_path, randomised):
     model = randomised(MODELS["deepfm"](schema_for(schema, how), multi_task=how, **SMALL))

@@ -1,6 +1,7 @@
 """A log of events with three labels, some of which are missing."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -44,3 +45,12 @@ key: key
 categorical: [user, item]
 continuous: [price]
 """
+
+
+def write_log():
+    """Write a log and its features file into the working folder; return the rows."""
+    frame = frame_of(1500)
+    frame.to_csv("log.csv", index=False)
+    frame.to_parquet("log.parquet")
+    Path("f.yaml").write_text(TEXT, encoding="utf-8")
+    return frame

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dense_copies import take_weights
 from table_schemas import schema_of_tables
 from tiers import thorough
 
@@ -74,14 +75,7 @@ class Dense:
         self.model = build_model_of(run, values, schema, tables="fused")
         fused = {"item": ITEMS, "user": USERS}
         self.optimizer = build_optimizer_of(run, values, fields=fused, warmup_steps=0)
-        self.tables = [layer.table for layer in self.model.row_sync.layers]
-        for mine, memory in zip(self.tables, table.memory, strict=True):
-            mine.assign(memory.w[self.rows])
-        known = {id(compat.stored(mine)) for mine in self.tables}
-        trained = self.model.trainable_variables
-        self.dense = [x for x in trained if id(compat.stored(x)) not in known]
-        for mine, theirs in zip(self.dense, trainer.dense_variables, strict=True):
-            mine.assign(theirs)
+        self.tables, self.dense = take_weights(self.model, trainer, self.rows)
 
     def train(self, events):
         """One eager step, with the cross-entropy of TensorFlow."""

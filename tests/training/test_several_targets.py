@@ -236,6 +236,7 @@ def test_raw_rows_score_as_prepared_ones(folder, rows):
     np.testing.assert_array_equal(pd.read_parquet(folder / "scores.parquet")[names], found)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["DATA", "BINARY"])
 def test_an_exported_model_names_its_outputs(folder, name, tmp_path):
     tf = compat.tensorflow()

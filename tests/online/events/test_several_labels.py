@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stream_labels import FEATURES, TEXT, frame_of
+from stream_labels import FEATURES, TEXT, write_log
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
@@ -65,11 +65,7 @@ def test_a_message_with_a_wrong_label_is_damaged(wrong, reason):
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    frame = frame_of(1500)
-    frame.to_csv("log.csv", index=False)
-    frame.to_parquet("log.parquet")
-    Path("f.yaml").write_text(TEXT, encoding="utf-8")
-    return frame
+    return write_log()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from dense_copies import take_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
-from stream_labels import FEATURES, TEXT, TWO, frame_of
+from stream_labels import FEATURES, TEXT, TWO, write_log
 from streams import assert_equal_but_rounding
 from table_schemas import schema_of_tables
 from tiers import thorough
@@ -47,11 +48,7 @@ USERS, ITEMS, ROWS = 5, 9, 60
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    frame = frame_of(1500)
-    frame.to_csv("log.csv", index=False)
-    frame.to_parquet("log.parquet")
-    Path("f.yaml").write_text(TEXT, encoding="utf-8")
-    return frame
+    return write_log()
 
 
 def test_the_labels_of_a_run_are_kept(settings_of, features_file, tmp_path):
@@ -106,14 +103,7 @@ class Dense:
         several = {"multi_task": run.multi_task, "mmoe_experts": run.experts}
         self.model = build_model_of(run, values, schema, tables="fused", **several)
         self.optimizer = build_optimizer_of(run, values, fields=sizes, warmup_steps=0)
-        self.tables = [layer.table for layer in self.model.row_sync.layers]
-        for mine, memory in zip(self.tables, table.memory, strict=True):
-            mine.assign(memory.w[self.rows])
-        known = {id(compat.stored(mine)) for mine in self.tables}
-        trained = self.model.trainable_variables
-        self.dense = [x for x in trained if id(compat.stored(x)) not in known]
-        for mine, theirs in zip(self.dense, trainer.dense_variables, strict=True):
-            mine.assign(theirs)
+        self.tables, self.dense = take_weights(self.model, trainer, self.rows)
         self.targets = features.targets
 
     def loss(self, labels, z):
