@@ -100,6 +100,14 @@ def test_reading_raw_logs_stands_below_prepared_folders():
                 assert not other.startswith(f"{PACKAGE}.workflows.prepared"), file
 
 
+@pytest.mark.parametrize("folder", FOLDERS[1:])
+def test_a_folder_with_two_import_names_compiles_no_loops(folder):
+    """Numba's cache on disk names the module: under the other name it cannot be read."""
+    names = modules()
+    for file in (ROOT / folder).rglob("*.py"):
+        assert f"{PACKAGE}.kernels.compiled" not in imported(file, names), file
+
+
 ONLINE = ("events", "logs", "producing", "joining", "sync", "training", "replaying")
 IN_ONLINE = re.compile(rf"{PACKAGE}\.online\.({'|'.join(ONLINE)})\.")
 TYPES = {("sync", "training")}  # the publisher names the trainer as a type

@@ -95,8 +95,9 @@ def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
 @few
 @given(st.data())
 def test_one_lane_has_the_bits_of_numba(one_lane, data):
+    """Below 32 missed steps; a replay that ends early decays the moments in one product each."""
     case = make_case(data.draw(st.integers(0, 2**32 - 1)), 60, 10, data.draw(st.integers(1, 60)))
-    gaps = np.random.default_rng(len(case.w)).integers(0, 50, len(case.w))
+    gaps = np.random.default_rng(len(case.w)).integers(0, 32, len(case.w))
     rows = data.draw(replays_on_gpu())
     check_same_bits(one_lane, Subject(load("numba")), case, rows, gaps)
 

@@ -86,7 +86,7 @@ class TextNumbers:
 
     def _numbers(self, values: pa.StringArray, *, add: bool) -> npt.NDArray[np.int32]:
         # Here, so that numba is imported on a thread while others read.
-        from cowclip_merlin.workflows.encoding.text_loops import hash_texts, number_texts
+        from cowclip_merlin.kernels.loops.texts import hash_texts, number_texts
 
         tags, numbers = np.empty(len(values), np.uint64), np.empty(len(values), np.int32)
         if not len(values):
@@ -96,12 +96,12 @@ class TextNumbers:
         with self._lock:
             if add:
                 self._reserve(len(values), int(starts[-1]) - int(starts[0]))
-            self._count = number_texts(self._table, self._count, starts, text, tags, numbers, add)
+            self._count = number_texts(*self._table, self._count, starts, text, tags, numbers, add)
         return numbers
 
     def _reserve(self, texts: int, size: int) -> None:
         """Make room for more texts of this size in bytes; at most 5 of 8 slots are used."""
-        from cowclip_merlin.workflows.encoding.text_loops import copy_slots
+        from cowclip_merlin.kernels.loops.texts import copy_slots
 
         slots, starts, text = self._table
         most, wide = self._count + texts, len(slots)

@@ -1,1 +1,1 @@
-"""Compiled loops of `kernels.numba`."""
+"""Compiled loops of `kernels.numba` and of the texts of a vocabulary."""

@@ -3,20 +3,17 @@
 Linear probing. A slot is 0 if it is empty, else the upper half of the hash and the number plus 1,
 32 bits each. The upper half also gives the first slot of a text, so a larger table needs no texts.
 Texts are compared in full.
+
+The loops are not in `workflows`, which has two import names: numba's cache on disk holds one.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch
 from cowclip_merlin.types import Array
-
-if TYPE_CHECKING:
-    from cowclip_merlin.workflows.encoding.text_numbers import TextTable
 
 _HALF = np.uint64(32)
 _LOWER = np.uint64(0xFFFFFFFF)
@@ -41,24 +38,27 @@ def hash_texts(starts: Array, text: Array, tags: Array) -> None:
 
 
 @compiled
-def _is_at(table: TextTable, number: int, text: Array, start: int, end: int) -> bool:
-    first, size = table.starts[number], end - start
-    if table.starts[number + 1] - first != size:
+def _is_at(firsts: Array, known: Array, number: int, text: Array, start: int, end: int) -> bool:
+    first, size = firsts[number], end - start
+    if firsts[number + 1] - first != size:
         return False
     equal = 0
-    while equal < size and table.text[first + equal] == text[start + equal]:
+    while equal < size and known[first + equal] == text[start + equal]:
         equal += 1
     return equal == size
 
 
 @compiled
-def _slot_of(table: TextTable, tag: np.uint64, text: Array, start: int, end: int) -> np.uint64:
+def _slot_of(
+    slots: Array, firsts: Array, known: Array, tag: np.uint64, text: Array, start: int, end: int
+) -> np.uint64:
     """Return the slot of a text, or the empty slot where the search ended."""
-    mask = np.uint64(len(table.slots) - 1)
+    mask = np.uint64(len(slots) - 1)
     slot = tag & mask
-    while table.slots[slot] != 0:
-        entry = table.slots[slot]
-        if entry >> _HALF == tag and _is_at(table, np.int64(entry & _LOWER) - 1, text, start, end):
+    while slots[slot] != 0:
+        entry = slots[slot]
+        number = np.int64(entry & _LOWER) - 1
+        if entry >> _HALF == tag and _is_at(firsts, known, number, text, start, end):
             break
         slot = (slot + _ONE) & mask
     return slot
@@ -66,12 +66,15 @@ def _slot_of(table: TextTable, tag: np.uint64, text: Array, start: int, end: int
 
 @compiled
 def number_texts(
-    table: TextTable, count: int, starts: Array, text: Array, tags: Array, numbers: Array, add: bool
-) -> int:
+    slots: Array, firsts: Array, known: Array, count: int,
+    starts: Array, text: Array, tags: Array, numbers: Array, add: bool,
+) -> int:  # fmt: skip
     """Find the number of each text; with `add`, a new text gets the next number.
 
     Args:
-        table: has room for all new texts.
+        slots: the hash table, with room for all new texts, uint64 [a power of two].
+        firsts: where each text of the table starts, and where the last one ends, int64.
+        known: the texts of the table, with room for the new ones, UTF-8, uint8.
         count: texts in the table.
         starts: where the texts to find start, int32 [m + 1].
         text: UTF-8, uint8 [bytes].
@@ -82,21 +85,21 @@ def number_texts(
     Returns:
         How many texts the table has now.
     """
-    mask = np.uint64(len(table.slots) - 1)
+    mask = np.uint64(len(slots) - 1)
     for i in range(len(tags)):
         ahead = min(i + AHEAD, len(tags) - 1)
-        prefetch(table.slots, np.int64(tags[ahead] & mask))
+        prefetch(slots, np.int64(tags[ahead] & mask))
         start, end = np.int64(starts[i]), np.int64(starts[i + 1])
-        slot = _slot_of(table, tags[i], text, start, end)
-        entry = table.slots[slot]
+        slot = _slot_of(slots, firsts, known, tags[i], text, start, end)
+        entry = slots[slot]
         if entry == 0 and add:
-            first = table.starts[count]
+            first = firsts[count]
             for j in range(end - start):
-                table.text[first + j] = text[start + j]
-            table.starts[count + 1] = first + end - start
+                known[first + j] = text[start + j]
+            firsts[count + 1] = first + end - start
             count += 1
             entry = tags[i] << _HALF | np.uint64(count)
-            table.slots[slot] = entry
+            slots[slot] = entry
         numbers[i] = np.int64(entry & _LOWER) - 1
     return count
 
