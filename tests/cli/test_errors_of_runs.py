@@ -284,7 +284,7 @@ CASES = {
         r"--workers is 300,.* 256 rows",
     ),
     "layers that do not fit in memory": (
-        lambda p: p.train(p.data(), "--mlp", "30000000,30000000"),
+        lambda p: p.train(p.data(), "--mlp", "300000,30000000"),
         r"not enough memory \(.*\[\d+,30000000\]\).*--mlp",
     ),
     "one label among the rows to compare runs on": (

@@ -50,6 +50,7 @@ def test_the_text_says_what_the_files_say(run, capsys):
     assert re.search(rf"^ +10 +{seen} .*{re.escape(f'{top.g_norm:.3e}')}", text, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_figures_are_written_and_the_same_every_time(run, tmp_path, capsys):
     folder, _ = run
     assert main(["inspect", str(folder)]) == 0

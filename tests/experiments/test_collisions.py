@@ -91,6 +91,7 @@ def test_load_0_is_training_without_hashing(events, features, settings):
         assert 0 <= each.clipped_share < 1 and each.mean_clip_factor <= 1
 
 
+@pytest.mark.thorough
 def test_the_weights_of_events_count(events, features, settings):
     """In training and in the metrics; a row of weight 0 only makes ids."""
     weights = (np.arange(ROWS) % 3).astype("f4")

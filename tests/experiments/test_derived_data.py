@@ -193,6 +193,7 @@ def test_lists_keep_their_lengths(with_lists, tmp_path, variant):
         assert len(pairs) == len({before for before, _ in pairs})
 
 
+@pytest.mark.thorough
 @pytest.mark.runs
 def test_an_experiment_runs_on_lists(with_lists, tmp_path):
     lines = "[{label: all, multipliers: [1]}, {label: top, keep_top: 3, multipliers: [1]}]"

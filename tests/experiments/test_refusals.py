@@ -181,6 +181,7 @@ def test_a_figure_of_ids_without_ids(log, tmp_path, capsys, recwarn):
     assert not [str(each.message) for each in recwarn.list if "legend" in str(each.message)]
 
 
+@pytest.mark.thorough
 def test_spaces_around_the_names_of_lines_do_not_matter(mine, data, tmp_path, capsys):
     lines = ["--lines", " no scaling ; CowClip", "--dry-run"]
     assert experiment(mine, data, tmp_path / "results", *lines) == 0

@@ -94,6 +94,7 @@ def test_a_sweep_follows_the_first_label(folder, tmp_path, capsys):
     assert "to train with the best settings" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_search_follows_the_first_label(folder, tmp_path, capsys):
     pytest.importorskip("optuna")
     words = ["--model", "dcn", "--batch-size", "256", "--mlp", "8", "--epochs", "1", *MMOE]

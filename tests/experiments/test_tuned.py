@@ -40,6 +40,7 @@ def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     assert list(tuned_by_size(out, made.context.fingerprint).values()) == [values]
 
 
+@pytest.mark.thorough
 def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, capsys):
     out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
     sweep.write_text(SWEEP)

@@ -114,6 +114,7 @@ class DinByHand(ByHandOfTarget):
         return list(self.v[row])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("how", WAYS)
 def test_din_has_a_logit_for_each_target(tf, randomised, how):
     model = cc.models.din(schema_for(din_schema(), how), multi_task=how, mmoe_experts=3, **SMALL)

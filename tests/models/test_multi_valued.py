@@ -148,6 +148,7 @@ def inputs_of_merlin(rows):
     return {name: compat.tensorflow().constant(x) for name, x in inputs.items()}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", sorted({*cc.models.MODELS} - {"din"}))
 def test_models_train_on_merlins_lists(tf, name):
     model = cc.models.MODELS[name](schema(), **SETTINGS)

@@ -154,6 +154,7 @@ def test_a_growing_schema_refuses_columns_that_it_lacks():
             cc.models.growing_schema(categorical=["a", "b", "c"], share_embedding=shared)
 
 
+@pytest.mark.thorough
 def test_every_other_model_trains_with_shared_columns(tf):
     ids = np.random.default_rng(1).integers(0, 5, [16, 4]).astype(np.int32)
     for name in sorted({*MODELS} - {"din"}):

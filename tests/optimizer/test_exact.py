@@ -159,7 +159,7 @@ BETAS = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BETAS)
 def test_any_betas(tf, name, kernels):
     given = {"adam": BETAS[name], "l2": 1e-5}
@@ -301,7 +301,7 @@ def read_in_steps(tf, backend, reads, brought):
 READS = [([1, 2], [5]), ([3], [6, 2]), ([2], [5, 1])]
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("backend", ["auto", "tensorflow"])
 def test_rows_that_are_up_to_date_when_read_are_no_reason_to_warn(tf, backend):

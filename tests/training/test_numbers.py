@@ -150,6 +150,7 @@ def test_early_stopping_keeps_the_epoch_with_the_lowest_error(folder, tmp_path, 
     assert "test price: 1" in said and "AUC by user" in said
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(folder, rows, tmp_path, capsys):
     train(folder / "DATA", replace(RUN, epochs=1), out=tmp_path / "RUN", diagnostics_every=5)
     again = train(folder / "DATA", RUN, out=tmp_path / "RUN", resume=True)

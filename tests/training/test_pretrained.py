@@ -193,7 +193,7 @@ def steps(model, optimizer, data, batches):
     optimizer.flush()
 
 
-@pytest.mark.parametrize("update", ["exact", "dense", thorough("lazy")])
+@pytest.mark.parametrize("update", ["exact", thorough("dense"), thorough("lazy")])
 def test_no_step_moves_a_frozen_row(folder, data, update):
     """Nor a statistic of the clip: it is that of the same model without the frozen column's rows.
 
@@ -230,6 +230,7 @@ def test_no_step_moves_a_frozen_row(folder, data, update):
     assert not [name for name in names if "item_embeddings" in name and "wide" not in name]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("column", ["item", "user"])
 @pytest.mark.parametrize("update", ["exact", "dense", "lazy"])
 def test_a_fused_table_freezes_as_tables_of_each_column_do(folder, data, update, column):
@@ -270,6 +271,7 @@ def test_the_clip_and_diagnostics_do_not_count_frozen_rows(data):
     assert found.cnt.sum() == 50
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("tables", ["per_field", "fused"])
 def test_a_run_keeps_frozen_rows_and_resumes(folder, data, tables, tmp_path):
     files = f"item={folder / 'items.parquet'}"
@@ -291,6 +293,7 @@ def test_a_run_keeps_frozen_rows_and_resumes(folder, data, tables, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("tables", ["per_field", "fused"])
 def test_a_saved_model_keeps_frozen_columns(data, tmp_path, tables):
     model = started(data, replace(FROZEN, tables=tables))

@@ -62,6 +62,7 @@ def auc(folder):
     return run(folder, "RUN")[-1]["test_auc"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("model", ["din", "deepfm"])
 def test_the_ways_to_train_agree(folder, model):
     auc = run(folder, f"dense-{model}", model=model, update="dense")[-1]["test_auc"]
@@ -73,6 +74,7 @@ def test_the_ways_to_train_agree(folder, model):
     assert table.shape[0] == sum(data.tables.values()) == (20 + 3) + (ITEMS + 3)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(folder, auc):
     run(folder, "longer", epochs=1)
     settings = RunSettings(model="din", **SMALL)
@@ -95,6 +97,7 @@ def test_scores_are_those_of_evaluate(folder, auc):
     np.testing.assert_array_equal(scores, pd.read_parquet(folder / "p.parquet").probability)
 
 
+@pytest.mark.thorough
 def test_an_exported_run_gives_the_same_probabilities(folder, auc, tmp_path, capsys):
     tf, data, out = compat.tensorflow(), PreparedData.load(folder / "DATA"), tmp_path / "MODEL"
     assert main(["export", str(folder / "RUN"), str(folder / "DATA"), "--out", str(out)]) == 0
@@ -179,6 +182,7 @@ def test_a_run_starts_from_one_with_the_same_shared_columns(folder, auc, tmp_pat
         WarmStart(folder / "RUN", other, run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["exact", thorough("dense"), thorough("lazy")])
 def test_a_shared_table_starts_with_vectors_and_stays_frozen(folder, tmp_path, update):
     vectors = np.random.default_rng(7).normal(size=(ITEMS, 4)).astype("f4")

@@ -8,7 +8,6 @@ from processes import run_script
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.quick
 def test_fit_by_two_equals_fit_by_one(tmp_path):
     run_script("user_script.py", tmp_path, workers=2)
     first, second = (dict(np.load(tmp_path / f"{rank}.npz")) for rank in (0, 1))

@@ -127,6 +127,7 @@ def test_a_dry_run_lists_what_is_missing(results, drifting_log, definitions, tmp
     assert "2 runs, about " in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_resumes(results, drifting_log, definitions, tmp_path, monkeypatch, capsys):
     one = {"more": ["--seeds", "1"]}
     steps, train = [], OnlineTrainer.train
@@ -166,6 +167,7 @@ def test_a_diverged_run_is_recorded(drifting_log, definitions, tmp_path, monkeyp
     )
 
 
+@pytest.mark.thorough
 def test_what_a_killed_process_left_of_a_recorded_run_goes(
     results, drifting_log, definitions, tmp_path
 ):

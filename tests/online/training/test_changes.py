@@ -40,6 +40,7 @@ def trained(folder, settings, events, *, servers=None, **stream):
     return work
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_restart", ["replay", thorough("skip")])
 def test_a_rollback_trains_the_events_again_or_leaves_them_out(
     tmp_path, settings, events, whole, on_restart

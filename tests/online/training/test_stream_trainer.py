@@ -55,6 +55,7 @@ def test_each_event_is_trained_once(tmp_path, settings, events, whole):
         assert state[f"trainer.{name}"] == x.tobytes(), name
 
 
+@pytest.mark.thorough
 def test_a_full_table_drops_the_oldest_ids_and_says_so_once(tmp_path, settings_of, caplog):
     caplog.set_level("INFO")
     small = settings_of(batch_size=32, table={"capacity": 60})
