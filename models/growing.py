@@ -36,6 +36,7 @@ def growing_schema(
     regression: Sequence[str] = (),
     combiners: Mapping[str, str] | None = None,
     share_embedding: Mapping[str, str] | None = None,
+    vectors: Mapping[str, int] | None = None,
 ) -> Schema:
     """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
 
@@ -47,6 +48,8 @@ def growing_schema(
         regression: the labels that are numbers; the others are 0 or 1.
         combiners: column with several ids per row -> "mean", "sum" or "sqrtn".
         share_embedding: column -> the column whose ids and embeddings it has, too.
+        vectors: column with a vector per row -> its length. The model reads their numbers behind
+            those of the continuous columns.
 
     Raises:
         InputError: if there is no such column or label, or a column whose ids are shared shares
@@ -80,6 +83,10 @@ def growing_schema(
         for name in categorical
     ]
     numbers = [ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in continuous]
+    for name, length in (vectors or {}).items():
+        count = {"value_count": {"min": length, "max": length}}
+        kind = {"dtype": np.float32, "tags": [Tags.CONTINUOUS], "is_list": True, "is_ragged": False}
+        numbers.append(ColumnSchema(name, properties=count, **kind))
     kinds = {False: Tags.BINARY_CLASSIFICATION, True: Tags.REGRESSION}
     check_targets([label, *more_labels], regression)
     targets = targets_of([label, *more_labels], regression)

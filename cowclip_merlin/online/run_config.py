@@ -15,6 +15,7 @@ from cowclip_merlin.online.events.features import (
     ContinuousColumn,
     ListRules,
     LogFeatures,
+    VectorColumn,
 )
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.settings import OnlineSettings
@@ -35,7 +36,9 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
         for name in ("lists", "table"):  # as in folders of versions that had none
             if column[name] is None:
                 del column[name]
-    for name in ("weight", "more_labels", "regression"):  # likewise
+    if not columns["vectors"]:  # likewise
+        del columns["vector_separator"]
+    for name in ("weight", "more_labels", "regression", "vectors"):
         if not columns[name]:
             del columns[name]
     return {"features": columns, "settings": settings.as_dict()}
@@ -185,6 +188,7 @@ def _features(values: Mapping[str, Json]) -> LogFeatures:
     columns = tuple(values["columns"])
     lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
     lists |= {n: tuple(values[n]) for n in ("more_labels", "regression") if n in values}
+    lists["vectors"] = tuple(VectorColumn(**each) for each in values.get("vectors", ()))
     return LogFeatures(**{**values, **lists, "columns": columns})
 
 

@@ -73,7 +73,7 @@ class CollisionRun:
         """Hash of the run; admission and expiry do not apply to it."""
         features = self.session.features
         columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
-        columns += features.continuous
+        columns += features.continuous + features.vectors
         weight = (features.weight,) if features.weight else ()  # the others keep their hash
         parts = (self.collisions, columns, self.session.fingerprint, *weight)
         return hash_settings(self.settings, *parts)

@@ -166,7 +166,9 @@ def read_rows(
         return read_text_rows(file, log_format, block_bytes, allowed)
     _check_types(file, features)
     numbers = set(log_format.categorical) - set(features.identifiers)
-    return read_parquet_rows(file, log_format, max(1, block_bytes // 256), printed=numbers)
+    bytes_per_row = 256 + 16 * sum(log_format.vectors.values())
+    rows = max(1, block_bytes // bytes_per_row)
+    return read_parquet_rows(file, log_format, rows, printed=numbers)
 
 
 def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:

@@ -33,7 +33,7 @@ class Events:
 
     Attributes:
         ids: of the categorical columns, int64.
-        numbers: of the continuous columns, float32 [n, columns].
+        numbers: of the continuous columns and then of the vectors, float32 [n, C].
         labels: int8 [n]; None in a request. With several targets float32 [n, T], in which a missing
             label is NaN.
         times: whole seconds since 1970, int64 [n]; None in a request.
@@ -116,15 +116,17 @@ def encode_inputs(table: pa.Table, features: LogFeatures, damage: Damage) -> Eve
 
     Args:
         table: Arrow table of text; null is a missing value. Columns with several values per row
-            are lists of text, without nulls.
+            are lists of text, without nulls. Vectors are lists of float32 numbers, of their length.
         features: the columns.
         damage: takes what is wrong.
     """
     rows = table.num_rows
-    numbers = [_scaled(_array(table[c.name]), c, damage) for c in features.continuous]
+    numbers = [_scaled(_array(table[c.name]), c, damage)[:, None] for c in features.continuous]
+    for name, length in features.lengths.items():
+        numbers.append(np.asarray(_array(table[name]).flatten()).reshape(rows, length))
     return Events(
         ids=encode_ids(table, features.categorical),
-        numbers=np.stack(numbers, axis=1) if numbers else np.empty((rows, 0), np.float32),
+        numbers=np.concatenate([np.empty((rows, 0), np.float32), *numbers], axis=1),
     )
 
 

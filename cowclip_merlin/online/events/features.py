@@ -62,6 +62,19 @@ class ContinuousColumn:
     scaling: NumberScaling = field(default_factory=NumberScaling)
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorColumn:
+    """A column with a vector of numbers per row, which the model reads unscaled.
+
+    Attributes:
+        name: of the column.
+        length: of each vector.
+    """
+
+    name: str
+    length: int
+
+
 def check_labels(labels: Sequence[str], regression: Sequence[str]) -> None:
     """Check the labels of a stream, whose first one is 0 or 1.
 
@@ -94,6 +107,8 @@ class LogFeatures:
         weight: name of the column with the weight of an event, if there is one.
         more_labels: names of the labels of further targets.
         regression: those of these that are numbers; the others are 0 or 1.
+        vectors: columns with a vector per row, in model order, behind the continuous ones.
+        vector_separator: what stands between the numbers of a vector in text.
 
     Raises:
         InputError: a name in `regression` is not one of `more_labels`.
@@ -109,6 +124,8 @@ class LogFeatures:
     weight: str | None = None
     more_labels: tuple[str, ...] = ()
     regression: tuple[str, ...] = ()
+    vectors: tuple[VectorColumn, ...] = ()
+    vector_separator: str = "|"
 
     def __post_init__(self) -> None:
         """Check the labels."""
@@ -127,7 +144,8 @@ class LogFeatures:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the columns that a model reads, which a request has to give."""
-        return tuple(column.name for column in (*self.categorical, *self.continuous))
+        columns = (*self.categorical, *self.continuous, *self.vectors)
+        return tuple(column.name for column in columns)
 
     @property
     def names(self) -> frozenset[str]:
@@ -175,14 +193,24 @@ class LogFeatures:
         return {column.name: column.lists for column in self.categorical if column.lists}
 
     @property
+    def lengths(self) -> dict[str, int]:
+        """The length of the vectors of each column that has some."""
+        return {column.name: column.length for column in self.vectors}
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers a model reads of a row: of the continuous columns and the vectors."""
+        return len(self.continuous) + sum(self.lengths.values())
+
+    @property
     def identifiers(self) -> tuple[str, ...]:
         """Names of the columns that become 64-bit ids: the categorical ones and the key."""
         names = [column.name for column in self.categorical]
         return tuple(dict.fromkeys([*names, self.key] if self.key else names))
 
     def log_format(self, file: Path) -> LogFormat:
-        """How to read a file of this log: every column but the labels as text."""
-        names = [*self.beside, *self.inputs]
+        """How to read a file of this log: as text, except for the labels and the vectors."""
+        names = [name for name in (*self.beside, *self.inputs) if name not in self.lengths]
         return LogFormat(
             kind=EVENTS,
             label=self.label,
@@ -193,4 +221,6 @@ class LogFeatures:
             header=not self.columns,
             separator=separator_of(file),
             multi={name: rules.separator for name, rules in self.lists.items()},
+            vectors=self.lengths,
+            vector_separator=self.vector_separator,
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.events.features import (
@@ -15,10 +14,11 @@ from cowclip_merlin.online.events.features import (
     ContinuousColumn,
     ListRules,
     LogFeatures,
+    VectorColumn,
     check_labels,
 )
 from cowclip_merlin.online.events.messages import LATE
-from cowclip_merlin.online.events.numbers import TRANSFORMS, NumberScaling
+from cowclip_merlin.online.events.numbers import NumberScaling, scaling_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 from cowclip_merlin.online.events.times import is_time_format
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
@@ -27,7 +27,7 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "weight", "regression", "categorical", "continuous", "columns")
-_KEYS += ("prepared",)
+_KEYS += ("prepared", "vectors", "vector_separator")
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
 _OF_TABLE = ("ttl", "admit", "min_rows", "buckets")
@@ -35,6 +35,8 @@ _CATEGORICAL = ("name", "table", *_OF_TABLE, *_LISTS)
 _CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
+_VECTOR = ("name", "length")
+_LONGEST = 1 << 16  # numbers of a vector
 _MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
 
 
@@ -62,6 +64,7 @@ class _FeaturesFile:
         prepared = self._prepared()
         categorical = self._entries("categorical", _CATEGORICAL)
         continuous = self._entries("continuous", _CONTINUOUS)
+        vectors = self._entries("vectors", _VECTOR)
         time, time_format = self._time()
         label, *more_labels = self._labels()
         features = LogFeatures(
@@ -75,6 +78,8 @@ class _FeaturesFile:
             categorical=tuple(self._categorical(*entry) for entry in enumerate(categorical)),
             continuous=tuple(self._continuous(*entry, prepared) for entry in enumerate(continuous)),
             columns=self._columns(),
+            vectors=tuple(self._vector(*entry) for entry in enumerate(vectors)),
+            vector_separator=self._vector_separator(),
         )
         if not features.inputs:
             self._refuse("names no categorical and no continuous column; name at least one")
@@ -207,12 +212,27 @@ class _FeaturesFile:
         name = entry["name"]
         try:
             if prepared is None:
-                return ContinuousColumn(name=name, scaling=_scaling(entry))
+                return ContinuousColumn(name=name, scaling=scaling_of(entry))
             if len(entry) > 1:
                 raise InputError("the prepared folder gives the transform; name the column only")
             return ContinuousColumn(name=name, scaling=NumberScaling.from_prepared(prepared, name))
         except InputError as error:
             self._refuse(f"{name!r}: {error}", "continuous", i)
+
+    def _vector(self, i: int, entry: Mapping[str, Json]) -> VectorColumn:
+        name, length = entry["name"], entry.get("length")
+        if type(length) is not int or not 1 <= length <= _LONGEST:
+            what = f"length of {name!r} is {length!r}; give how many numbers each vector has"
+            self._refuse(f"{what}, from 1 to {_LONGEST:,}", "vectors", i, "length")
+        return VectorColumn(name=name, length=length)
+
+    def _vector_separator(self) -> str:
+        separator = self.value.get("vector_separator", LogFeatures.vector_separator)
+        if not isinstance(separator, str) or not separator:
+            self._refuse(f"vector_separator is {separator!r}; give text", "vector_separator")
+        if "vector_separator" in self.value and not self.value.get("vectors"):
+            self._refuse("vector_separator has no effect without vectors", "vector_separator")
+        return separator
 
     def _prepared(self) -> PreparedData | None:
         """The folder whose transform of numbers is to be used, relative to the file."""
@@ -243,7 +263,7 @@ class _FeaturesFile:
             roles.append((features.key, ("key",)))
         if features.weight:
             roles.append((features.weight, ("weight",)))
-        for kind in ("categorical", "continuous"):
+        for kind in ("categorical", "continuous", "vectors"):
             columns = getattr(features, kind)
             roles += [(column.name, (kind, i)) for i, column in enumerate(columns)]
         for i, (name, keys) in enumerate(roles):
@@ -274,27 +294,3 @@ def _wrong_list_rules(given: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield key, f"is {value!r}; choose one of {', '.join(_CHOICES[key])}"
         elif key == "keep" and "max_values" not in given:
             yield key, "has no effect without max_values; give it, or remove keep"
-
-
-def _scaling(entry: Mapping[str, Json]) -> NumberScaling:
-    """The scaling that a continuous column's entry asks for.
-
-    Raises:
-        InputError: a setting is unknown or no number, or one of the ends is missing.
-    """
-    transform = entry.get("transform", "signed_log")
-    if not isinstance(transform, str) or transform not in TRANSFORMS:
-        raise InputError(f"transform is {transform!r}; choose one of {', '.join(TRANSFORMS)}")
-    ends = [entry.get(key) for key in ("minimum", "maximum")]
-    for key, end in zip(("minimum", "maximum"), ends):
-        if (end is None and key in entry) or (end is not None and not _is_finite(end)):
-            raise InputError(f"{key} is {end!r}; give a number")
-    if ends == [None, None]:
-        return NumberScaling(transform=transform)
-    if None in ends:
-        raise InputError("has one of minimum and maximum; give both or neither")
-    return NumberScaling.from_range(transform, *ends)
-
-
-def _is_finite(value: Json) -> bool:
-    return type(value) in (int, float) and is_finite(value)

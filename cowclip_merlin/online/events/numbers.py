@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Json
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 Floats = npt.NDArray[np.floating]
@@ -99,3 +101,33 @@ class NumberScaling:
         if self.lower == self.upper:  # one value in all rows that `prepare` fitted on
             return np.where(x == 0, 0, 0.5)  # as NVTabular's NormalizeMinMax
         return (x - self.lower) / (self.upper - self.lower)
+
+
+def scaling_of(entry: Mapping[str, Json]) -> NumberScaling:
+    """Return the scaling that a continuous column's entry in a features file asks for.
+
+    Args:
+        entry: key -> value; `transform`, `minimum` and `maximum` count.
+
+    Raises:
+        InputError: a setting is unknown or no number, or one of the ends is missing.
+
+    >>> scaling_of({"transform": "none", "minimum": 0, "maximum": 9})
+    NumberScaling(transform='none', lower=0.0, upper=9.0)
+    """
+    transform = entry.get("transform", "signed_log")
+    if not isinstance(transform, str) or transform not in TRANSFORMS:
+        raise InputError(f"transform is {transform!r}; choose one of {', '.join(TRANSFORMS)}")
+    ends = [entry.get(key) for key in ("minimum", "maximum")]
+    for key, end in zip(("minimum", "maximum"), ends):
+        if (end is None and key in entry) or (end is not None and not _is_finite(end)):
+            raise InputError(f"{key} is {end!r}; give a number")
+    if ends == [None, None]:
+        return NumberScaling(transform=transform)
+    if None in ends:
+        raise InputError("has one of minimum and maximum; give both or neither")
+    return NumberScaling.from_range(transform, *ends)
+
+
+def _is_finite(value: Json) -> bool:
+    return type(value) in (int, float) and is_finite(value)

@@ -25,8 +25,8 @@ class RawEvents:
     """Events in their order.
 
     Attributes:
-        columns: column -> one JSON value for each event: text, a number, or None. It has the
-            inputs, key and weight if there are such, and the time as the log gives it.
+        columns: column -> one JSON value for each event: text, a number, None, or a list. It
+            has the inputs, key and weight if there are such, and the time as the log gives it.
         labels: as of `Events`: int8 [n], or float32 [n, T].
         times: seconds since 1970, float64 [n]; never smaller than the one before.
     """
@@ -48,7 +48,7 @@ class RawEvents:
 class RawLog:
     """The events of some files as text, in pieces; each iteration reads the files once.
 
-    A row with a wrong number of columns or a wrong label is counted and left out. All
+    A row with a wrong number of columns, a wrong label or vector is counted and left out. All
     other values stay as they are: who reads the events finds what is wrong with them.
 
     Args:

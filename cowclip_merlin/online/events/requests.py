@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from cowclip_merlin.online.events.events import Damage, Events, encode_inputs
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.types import Json
+from cowclip_merlin.workflows.raw.values.multi_values import (
+    float_of,
+    vector_damage,
+    vector_values,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +46,8 @@ def encode_requests(
 
     Args:
         requests: column -> value, with all `features.inputs`; None or "" is a missing value. A
-            column with several values per row has a list, or text with its separator.
+            column with several values per row has a list, or text with its separator. So has a
+            vector, which cannot be missing.
         features: the columns; label, time and key are not needed.
     """
     import pyarrow as pa
@@ -52,7 +61,7 @@ def encode_requests(
 def column_of(
     rows: Sequence[Mapping[str, Json]], name: str, features: LogFeatures, damage: Damage
 ) -> pa.Array:
-    """Return one column of all rows as Arrow text, or as lists of text.
+    """Return one column of all rows as Arrow text, as lists of text, or as vectors.
 
     Args:
         rows: column -> value, as in JSON.
@@ -62,6 +71,8 @@ def column_of(
     """
     import pyarrow as pa
 
+    if name in features.lengths:
+        return _vectors(rows, name, features, damage)
     if name in features.lists:
         separator = features.lists[name].separator
         lists = cells_of(rows, name, damage, lambda x, name: texts_of_list(x, name, separator))
@@ -71,11 +82,40 @@ def column_of(
     return pa.array(texts, pa.string())
 
 
+def _vectors(
+    rows: Sequence[Mapping[str, Json]], name: str, features: LogFeatures, damage: Damage
+) -> pa.Array:
+    """Return a column of vectors as lists of float32 numbers, zeros where one is wrong."""
+    import pyarrow as pa
+
+    length, separator = features.lengths[name], features.vector_separator
+    cells = cells_of(
+        rows,
+        name,
+        damage,
+        lambda x, name: vector_of_value(x, name, length, separator),
+        remedy=remedy_without(name, features),
+    )
+    vectors = np.zeros((len(rows), length), np.float32)
+    for vector, cell in zip(vectors, cells):
+        vector[:] = 0 if cell is None else cell
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), length)
+
+
+def remedy_without(name: str, features: LogFeatures) -> str:
+    """Return what to do if a column is missing from a message."""
+    if length := features.lengths.get(name):
+        return f"give its {length} numbers"
+    return "give null for a missing value"
+
+
 def cells_of(
     rows: Sequence[Mapping[str, Json]],
     name: str,
     damage: Damage,
     convert: Callable[[Json, str], Cell],
+    *,
+    remedy: str = "give null for a missing value",
 ) -> list[Cell | None]:
     """Return one column of all rows, converted; None where it is missing or wrong."""
     cells: list[Cell | None] = [None] * len(rows)
@@ -83,7 +123,7 @@ def cells_of(
         try:
             cells[i] = convert(row[name], name)
         except KeyError:
-            damage.reasons.setdefault(i, f"no {name!r}; give null for a missing value")
+            damage.reasons.setdefault(i, f"no {name!r}; {remedy}")
         except ValueError as error:
             damage.reasons.setdefault(i, str(error))
     return cells
@@ -112,6 +152,48 @@ def texts_of_list(value: Json, name: str, separator: str) -> list[str]:
         )
     texts = [text_of_value(each, name, is_id=True) for each in value or ()]
     return [text for text in texts if text]
+
+
+def vector_of_value(value: Json, name: str, length: int, separator: str) -> npt.NDArray[np.float32]:
+    """Return the numbers of a vector, float32 [length].
+
+    Args:
+        value: list of numbers, or text with the separator between them.
+        name: of its column, for messages.
+        length: of the vector.
+        separator: between the numbers of a text.
+
+    Raises:
+        ValueError: it is missing or anything else, or a number is not finite in float32.
+
+    >>> vector_of_value([1, -2.5], "x", 2, "|"), vector_of_value("1|-2.5", "x", 2, "|")
+    (array([ 1. , -2.5], dtype=float32), array([ 1. , -2.5], dtype=float32))
+    """
+    if isinstance(value, list | tuple):
+        if len(value) == length and {*map(type, value)} <= {int, float}:
+            vector = _finite(value)
+            if vector is not None:
+                return vector
+        value = [text_of_value(x, f"{name}[{j}]", is_id=False) for j, x in enumerate(value)]
+    elif value is not None and not isinstance(value, str):
+        raise ValueError(
+            f"{name} is {value!r:.60} ({type(value).__name__}); give a list of {length} numbers, "
+            f"or text with {separator!r} between them"
+        )
+    texts = [None if each is None else each.strip(" ") for each in vector_values(value, separator)]
+    if damage := vector_damage(name, texts, separator, length):
+        raise ValueError(damage)
+    return np.array([float_of(text) for text in texts], np.float64).astype(np.float32)
+
+
+def _finite(values: Sequence[float]) -> npt.NDArray[np.float32] | None:
+    """Return numbers as float32; None if one is not finite."""
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.array(values, np.float64).astype(np.float32)
+    except OverflowError:  # an integer beyond float64
+        return None
+    return vector if np.isfinite(vector).all() else None
 
 
 def text_of_value(value: Json, name: str, *, is_id: bool) -> str | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.online.events.events import Damage, encode_times
 from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
-from cowclip_merlin.online.events.requests import text_of_value
+from cowclip_merlin.online.events.requests import remedy_without, text_of_value
 from cowclip_merlin.tables.field_rules import LATEST
 from cowclip_merlin.types import Json
 
@@ -78,7 +78,7 @@ class MessageParser:
     def _key_of(self, row: Row) -> str:
         if not self._required <= row.keys():
             missing = min(self._required - row.keys())
-            raise ValueError(f"no {missing!r}; give null for a missing value")
+            raise ValueError(f"no {missing!r}; {remedy_without(missing, self._features)}")
         key = row[self._key]
         if type(key) is not str or not key.isascii():
             key = text_of_value(key, self._key, is_id=True)

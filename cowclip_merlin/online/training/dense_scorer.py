@@ -49,7 +49,7 @@ class DenseScorer:
         self.variables, block = dense_variables(model), model.blocks[0]
         cells = [None] if features.lists else [None, fields]
         rows = [tf.TensorSpec([*cells, layer.dim]) for layer in model.row_sync.layers]
-        numbers = tf.TensorSpec([None, len(features.continuous)])
+        numbers = tf.TensorSpec([None, features.num_numbers])
         lengths = [tf.TensorSpec([None, fields], tf.int32)] * bool(features.lists)
 
         @tf.function(input_signature=[rows, numbers, *lengths], autograph=False)
@@ -101,7 +101,7 @@ class DenseScorer:
         Args:
             rows: embedding rows of each table, float32 [b, F, d]; with multi-valued columns
                 [m, d], one for each id.
-            numbers: continuous columns, float32 [b, C].
+            numbers: continuous columns and vectors, float32 [b, C].
             lengths: with multi-valued columns, number of ids in each column, int32 [b, F].
         """
         tf = compat.tensorflow()

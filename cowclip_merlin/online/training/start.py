@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,10 +106,11 @@ class OfflineStart:
                     f"those of the features file are {', '.join(mine) or 'none'}; name the same "
                     "ones in the same order"
                 )
-        if vectors := self._data.log_format.vectors:
+        theirs = self._data.log_format.vectors
+        if [*theirs.items()] != [*features.lengths.items()]:
             raise InputError(
-                f"{self._data.path}: column {min(vectors)!r} has vectors, which a stream does not "
-                "take; train the run without them"
+                f"{self._data.path}: its vectors are {_lengths(theirs)}, but those of the features "
+                f"file are {_lengths(features.lengths)}; give the same `vectors` in the same order"
             )
         self._refuse_other_tables(features)
         self._refuse_other_lists(features)
@@ -168,6 +169,15 @@ class OfflineStart:
                 raise InputError(
                     f"{self._run}: was trained with {name} {old}, not {new}; use the same"
                 )
+
+
+def _lengths(vectors: Mapping[str, int]) -> str:
+    """Describe columns of vectors.
+
+    >>> _lengths({"text": 64, "image": 128}), _lengths({})
+    ('text (64), image (128)', 'none')
+    """
+    return ", ".join(f"{name} ({length})" for name, length in vectors.items()) or "none"
 
 
 def _parts(n: int, size: int = 1 << 18) -> Iterator[slice]:

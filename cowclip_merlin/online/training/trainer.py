@@ -101,7 +101,7 @@ class OnlineTrainer:
     def _form(self, *, has_offsets: bool = False) -> BatchForm:
         return self.form_kind(
             len(self.features.categorical),
-            len(self.features.continuous),
+            self.features.num_numbers,
             has_offsets=has_offsets,
             has_weights=self.features.weight is not None,
             multi_valued=bool(self.features.lists),
@@ -195,7 +195,7 @@ class OnlineTrainer:
 
         Args:
             rows: from `table.lookup`.
-            numbers: continuous columns, float32 [n, C].
+            numbers: continuous columns and vectors, float32 [n, C].
         """
         parts = [
             slice(first, first + SCORED_AT_ONCE)
@@ -305,4 +305,5 @@ def log_schema(features: LogFeatures) -> Schema:
         regression=features.regression,
         combiners={name: rules.combiner for name, rules in features.lists.items()},
         share_embedding=features.shared,
+        vectors=features.lengths,
     )

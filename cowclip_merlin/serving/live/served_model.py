@@ -136,7 +136,7 @@ class ServedModel:
         """Score one event, so that the first request does not wait for compilers."""
         from cowclip_merlin.online.events.events import Events
 
-        columns = len(self.features.continuous)
+        columns = self.features.num_numbers
         ids = Ids(np.zeros((1, self._table.num_columns), np.int64))
         ids = ids.multi_valued() if self.features.lists else ids
         self.predict(Events(ids=ids, numbers=np.zeros((1, columns), np.float32)))

@@ -123,7 +123,7 @@ def vectors_of_values(
     """
     import pyarrow as pa
 
-    lists = _as_lists(values, separator, "a vector per row by `vector`", where)
+    lists = _as_lists(values, separator, "a vector per row", where)
     starts, numbers = _starts(lists), _floats(_flat(lists), where)
     good = np.diff(starts) == length
     found = np.zeros((len(lists), length), np.float32)
@@ -157,11 +157,16 @@ def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
 def float_of(value: object) -> float:
     """Return a number, or text that Arrow reads as one, as a float; NaN for anything else.
 
-    >>> float_of("2.5"), float_of("a")
-    (2.5, nan)
+    >>> float_of("2.5"), float_of("a"), float_of(2**64)
+    (2.5, nan, 1.8446744073709552e+19)
     """
     import pyarrow as pa
 
+    if isinstance(value, int):  # Arrow refuses those that float64 cannot express
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf")
     try:
         return pa.scalar(value).cast(pa.float64()).as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError):
@@ -195,13 +200,13 @@ def vector_damage(name: str, value: object, separator: str, length: int) -> str:
     """Describe what is wrong with a vector; "" if nothing is.
 
     >>> vector_damage("x", "1|a", "|", 2), vector_damage("x", [1], "|", 2)
-    ("x[1] is 'a', not a finite number", 'x has 1 numbers, not 2 as in the first row')
+    ("x[1] is 'a', not a finite number", 'x has 1 numbers, not 2')
     """
     values = vector_values(value, separator)
     if not values:
         return f"{name} is missing; a vector needs its {length} numbers"
     if len(values) != length:
-        return f"{name} has {len(values)} numbers, not {length} as in the first row"
+        return f"{name} has {len(values)} numbers, not {length}"
     for j, each in enumerate(values):
         if not _is_number(each):
             shown = "missing" if each is None else f"{each!r:.60}"

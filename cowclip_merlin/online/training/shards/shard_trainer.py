@@ -69,7 +69,7 @@ class ShardTrainer(OnlineTrainer):
     def _make_score(self) -> Function:
         """Return a graph of ids, numbers [b, C] and sizes [N] to all workers' probabilities."""
         tf, form, group = compat.tensorflow(), self._form(), self.group
-        numbers = tf.TensorSpec([None, len(self.features.continuous)], tf.float32)
+        numbers = tf.TensorSpec([None, self.features.num_numbers], tf.float32)
         sizes = tf.TensorSpec([group.size], tf.int32)
 
         @tf.function(input_signature=[(*form.ids, numbers, sizes)], autograph=False)
@@ -121,7 +121,7 @@ class ShardTrainer(OnlineTrainer):
 
         Args:
             rows: from `admit_beside_step`.
-            numbers: continuous columns of all events, float32 [n, C].
+            numbers: continuous columns and vectors of all events, float32 [n, C].
         """
         by_worker = self._score((*rows.inputs, numbers[rows.part], rows.sizes)).numpy()
         scores = np.empty_like(by_worker)

@@ -21,7 +21,8 @@ PREDICT_BODY: JsonObject = {
                         "minItems": 1,
                         "description": "Each event has all columns of /v1/status; null is a "
                         "missing value. A column with several values per row takes a list, or text "
-                        "with its separator. Other columns are ignored.",
+                        "with its separator. So does a vector, whose length /v1/status says; it "
+                        "cannot be missing. Other columns are ignored.",
                         "items": {
                             "type": "object",
                             "additionalProperties": {"type": ["string", "number", "null", "array"]},

@@ -104,6 +104,7 @@ def _model_content(model: ServedModel) -> JsonObject:
         "row_megabytes": round(model.row_bytes / 1e6, 1),
         "categorical": [column.name for column in features.categorical],
         "continuous": [column.name for column in features.continuous],
+        "vectors": features.lengths,
     }
 
 
