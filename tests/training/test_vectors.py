@@ -15,6 +15,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
 from cowclip_merlin.loading.columns import read_columns
+from cowclip_merlin.online.replaying.predictions import PredictionFiles
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.build import build_model
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
@@ -161,13 +162,40 @@ def test_other_vectors_are_refused(folder, data, run, tmp_path):
         read_columns(chunk, "test")
 
 
-def test_a_stream_refuses_vectors(folder, data, run, capsys):
-    features = folder / "f.yaml"
+def replayed(folder, vectors, out):
+    """Replay the whole log from the run, whose vectors the features file gives; the exit code."""
+    features, log = folder / "f.yaml", folder / "events.parquet"
     text = "label: y\ntime: t\ncategorical: [user]\ncontinuous: [age]\nprepared: DATA\n"
-    features.write_text(text, encoding="utf-8")
-    log = folder / "events.csv"
-    log.write_text("t,y,user,age\n1,0,2,0.5\n200000,1,2,0.5\n", encoding="utf-8")
-    words = ["online", "replay", str(log), "--features", str(features), "--out", str(folder / "R")]
-    words += ["--model", "deepfm", "--mlp", "8", "--embedding-dim", "4", "--batch-size", "1"]
-    assert main([*words, "--start", str(folder / "RUN"), str(data.path)]) == 2
-    assert "column 'old' has vectors, which a stream does not take" in capsys.readouterr().err
+    features.write_text(f"{text}vectors: {vectors}\n", encoding="utf-8")
+    raw = pd.read_parquet(folder / "log.parquet")
+    raw.assign(t=np.arange(len(raw)) * 200).to_parquet(log)
+    words = ["online", "replay", str(log), "--features", str(features), "--out", str(out)]
+    words += ["--model", "deepfm", "--mlp", "8", "--embedding-dim", "4", "--batch-size", "64"]
+    words += ["--batch-days", "0", "--sync", "never"]
+    return main([*words, "--start", str(folder / "RUN"), str(folder / "DATA")])
+
+
+def test_a_stream_starts_with_a_run_that_has_vectors(folder, run, tmp_path):
+    """The model of the start scores all events as `cowclip score` does."""
+    vectors = "[{name: text, length: 4}, {name: old, length: 2}]"
+    assert replayed(folder, vectors, tmp_path / "R") == 0
+    found = PredictionFiles(tmp_path / "R" / "predictions", ("never",)).read()["never"]
+    wanted = cc.score(folder / "RUN", pd.read_parquet(folder / "log.parquet"))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    assert np.ptp(wanted) > 0.5
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        "[]",
+        "[{name: text, length: 4}]",
+        "[{name: text, length: 3}, {name: old, length: 2}]",
+        "[{name: old, length: 2}, {name: text, length: 4}]",
+    ],
+)
+def test_a_stream_needs_the_vectors_of_its_start(folder, run, tmp_path, capsys, vectors):
+    assert replayed(folder, vectors, tmp_path / "R") == 2
+    error = capsys.readouterr().err
+    assert "DATA: its vectors are text (4), old (2), but those of the features file are" in error
+    assert error.endswith("; give the same `vectors` in the same order\n")

@@ -26,9 +26,11 @@ categorical:
 - {name: tags, separator: "|"}
 continuous:
 - price
+vectors:
+- {name: text, length: 2}
 """
 COLUMNS = ["user", "item", "tags", "price", "click", "time", "request", "weight"]
-COLUMNS += ["buy", "sec"]
+COLUMNS += ["buy", "sec", "text"]
 ADDED = ["cowclip_sample_rate", "cowclip_late", "sample_rate", "late", "other"]
 SCALARS = (
     st.none()
@@ -51,6 +53,7 @@ GOOD = st.fixed_dictionaries(
         "weight": st.floats(0, 3),
         "buy": st.sampled_from([0, 1, None]),
         "sec": st.floats(-9, 9) | st.none(),
+        "text": st.lists(st.floats(-9, 9), min_size=2, max_size=2),
     }
 )
 MISSING = -1e9  # in place of NaN, which is not equal to itself
@@ -102,6 +105,8 @@ def assert_as_written(found, row):
     _, numbers, label, time, _, weight, offset = found
     assert np.isfinite([*numbers, time, weight, offset]).all() and weight >= 0
     assert 0 <= time <= 1.7e9 + 86_400
+    if isinstance(row["text"], list):
+        assert numbers[1:] == [np.float32(float(x)) for x in row["text"]]
     given = [row["click"], row["buy"], row["sec"]]
     for mine, value in zip(label if isinstance(label, list) else [label], given):
         words = {"": MISSING, "yes": 1, "true": 1, "no": 0, "false": 0}

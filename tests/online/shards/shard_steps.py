@@ -20,6 +20,7 @@ from cowclip_merlin.online.events.features import (
     ContinuousColumn,
     ListRules,
     LogFeatures,
+    VectorColumn,
 )
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.settings import OnlineSettings
@@ -48,7 +49,12 @@ PLAIN = LogFeatures(
     categorical=(USERS, ITEMS),
     continuous=(ContinuousColumn(name="price"),),
 )
-LISTS = replace(PLAIN, categorical=(USERS, ITEMS, TAGS, SEEN), weight="weight")
+LISTS = replace(
+    PLAIN,
+    categorical=(USERS, ITEMS, TAGS, SEEN),
+    weight="weight",
+    vectors=(VectorColumn(name="text", length=2),),
+)
 CASES = {
     "plain": (PLAIN, {}, {"rule": "sde"}, 4),
     "zeros": (PLAIN, {"absent": "zeros"}, {}, 1),
@@ -67,6 +73,7 @@ def event(i):
         "tags": "|".join(f"t{(i + j * j) % 40}" for j in range(i % 5)),
         "seen": "|".join(f"i{i // 25 + j}" for j in range(i % 3)),
         "weight": 1 + i % 3,
+        "text": [i % 5 / 5, -(i % 2)],
     }
 
 
@@ -74,8 +81,7 @@ def batches(features):
     """Batches of events; the offsets of every third one are not 0."""
     import json
 
-    wanted = {features.label, features.time, features.weight}
-    wanted |= {column.name for column in (*features.categorical, *features.continuous)}
+    wanted = {features.label, features.time, features.weight, *features.inputs}
     first = 0
     for number in range(BATCHES):
         size = SIZES.get(number, SIZE)

@@ -13,6 +13,7 @@ from cowclip_merlin.online.events.features import (
     ContinuousColumn,
     ListRules,
     LogFeatures,
+    VectorColumn,
 )
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.training.settings import StreamSettings
@@ -41,6 +42,7 @@ LISTS = replace(
             name="tags", rules=FieldRules(ttl=90, admit=2), lists=ListRules(separator="|")
         ),
     ),
+    vectors=(VectorColumn(name="text", length=2),),
 )
 
 
@@ -64,11 +66,12 @@ def messages(indices):
 
 
 def messages_with_lists(indices):
-    """Messages for `LISTS`; every third one has text."""
+    """Messages for `LISTS`, with a vector; every third one has text instead of lists."""
     lists = [[f"t{(i + j * j) % 40}" for j in range(i % 5)] for i in indices]
+    vectors = [[i % 3 / 3, -(i % 4)] if i % 3 else f"0|{-(i % 4)}" for i in indices]
     return [
-        json.dumps(event(i, tags=tags if i % 3 else "|".join(tags))).encode()
-        for i, tags in zip(indices, lists)
+        json.dumps(event(i, tags=tags if i % 3 else "|".join(tags), text=text)).encode()
+        for i, tags, text in zip(indices, lists, vectors)
     ]
 
 

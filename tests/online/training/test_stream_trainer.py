@@ -99,7 +99,7 @@ def test_killed_anywhere_and_started_again_it_ends_the_same(
 
 
 @pytest.mark.thorough
-def test_killed_with_lists_it_ends_the_same(tmp_path, settings, monkeypatch):
+def test_killed_with_lists_and_vectors_it_ends_the_same(tmp_path, settings, monkeypatch):
     log = log_of(tmp_path / "events", messages_with_lists(range(EVENTS)))
     stream_trainer(tmp_path / "whole", settings, log, features=LISTS).run()
     whole = final_state(tmp_path / "whole")
