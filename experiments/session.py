@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.planning.plan import plan_runs
 from cowclip_merlin.experiments.planning.planned_run import DataVariant, PlannedRun
@@ -93,7 +94,7 @@ class Session(ResultsSession):
         self.context = RunContext(
             data=data,
             out=settings.out,
-            data_name=settings.name or settings.data.resolve().name,
+            data_name=settings.name or _folder_name(settings.data),
             device=settings.device,
         )
 
@@ -198,6 +199,10 @@ class Session(ResultsSession):
             if name not in ("data", "out", "device", "lines") and given[name] != value:
                 words += [f"--{name.replace('_', '-')}", _argument(given[name])]
         return shlex.join(words)
+
+
+def _folder_name(path: FilePath) -> str:
+    return path.resolve().name if isinstance(path, Path) else path.name
 
 
 def _argument(value: object) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option
 
@@ -47,7 +48,7 @@ class SessionSettings(Settings):
         InputError: if a value is unknown or out of range.
     """
 
-    data: Path = option(help="folder that cowclip prepare wrote", metavar="DATA")
+    data: FilePath = option(help="folder that cowclip prepare wrote", metavar="DATA")
     out: Path = option(help="results folder", metavar="RESULTS")
     name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
     scale: float = option(

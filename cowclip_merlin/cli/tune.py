@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.addresses import path_of
 from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
     LAYERS,
@@ -122,6 +122,6 @@ def _summary(found: Tuned, data: str, out: str) -> str:
         starts = ", ".join(f"{name} {auc:.5f}" for name, auc in found.starts.items())
         lines.append(f"the settings tried first: {starts}")
     lines.append(f"{out}: settings.yaml, trials.csv, history.svg")
-    words = ["cowclip", "train", data, "--settings", str(Path(out) / "settings.yaml")]
+    words = ["cowclip", "train", data, "--settings", str(path_of(out) / "settings.yaml")]
     command = shlex.join([*words, "--out", "RUN"])
     return "\n".join([*lines, "to train with the best settings on all train rows:", f"  {command}"])

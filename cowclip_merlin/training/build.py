@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.process_memory import bytes_left
@@ -118,7 +118,7 @@ def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[Pret
             )
     _check_tables(settings, data)
     dim = settings.embedding_dim
-    return [read_pretrained(data, c, Path(file), dim) for c, file in settings.pretrained.items()]
+    return [read_pretrained(data, c, path_of(file), dim) for c, file in settings.pretrained.items()]
 
 
 def _check_tables(settings: RunSettings, data: PreparedData) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat, metrics
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
@@ -97,7 +97,7 @@ TEST_FRACTION = 0.2
 _SPLIT_SEED = 0
 
 
-def read_events(files: Sequence[str | Path], features: LogFeatures) -> Events:
+def read_events(files: Sequence[str | FilePath], features: LogFeatures) -> Events:
     """Read a whole log into memory.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import Settings, option
@@ -18,13 +19,13 @@ class LogSettings(Settings):
         InputError: a value is out of range, or a file does not exist.
     """
 
-    files: tuple[Path, ...] = option(
+    files: tuple[FilePath, ...] = option(
         help="CSV, TSV (also compressed) or parquet, by time",
         flag="--log",
         nargs="+",
         metavar="LOG",
     )
-    features: Path = option(help="features file of the log", metavar="YAML")
+    features: FilePath = option(help="features file of the log", metavar="YAML")
     out: Path = option(help="results folder", metavar="RESULTS")
     model: OnlineSettings = option(help="the model and its training; each run has its own seed")
     name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")

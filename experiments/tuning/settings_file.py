@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.checks import check_not_negative
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
@@ -42,7 +43,7 @@ def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
         temporary.write_text(f"# {comment}\n{text}", encoding="utf-8")
 
 
-def read_settings(path: Path) -> JsonObject:
+def read_settings(path: FilePath) -> JsonObject:
     """Read a file of `write_settings`, or one by hand, in which any key may be missing.
 
     Args:
@@ -88,7 +89,7 @@ def _placeholders(given: Mapping[str, Json]) -> JsonObject:
     return usual | {"validation_fraction": 0.5, "optimizer": optimizer}
 
 
-def _value(path: Path, name: Json, value: Json) -> Json:
+def _value(path: FilePath, name: Json, value: Json) -> Json:
     """Return the value of a key; YAML reads 1e-5, without a point, as text."""
     _check_known(path, name)
     if name in OVERRIDES or _SETTINGS[name].startswith("float"):
@@ -98,7 +99,7 @@ def _value(path: Path, name: Json, value: Json) -> Json:
     return value
 
 
-def _check_known(path: Path, name: Json) -> None:
+def _check_known(path: FilePath, name: Json) -> None:
     known = (*_SETTINGS, *OVERRIDES)
     if name in known:
         return

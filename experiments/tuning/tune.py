@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from cowclip_merlin.addresses import FilePath, check_free, is_address, uploaded_folder
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tuning.outputs import (
@@ -21,6 +23,7 @@ from cowclip_merlin.experiments.tuning.outputs import (
 )
 from cowclip_merlin.experiments.tuning.space import SearchSpace, first_settings
 from cowclip_merlin.experiments.tuning.study import (
+    STUDY,
     check_folder,
     complete_trials,
     enqueue_missing,
@@ -71,10 +74,10 @@ class Tuned:
 
 
 def tune(
-    data: str | Path,
+    data: str | FilePath,
     settings: RunSettings,
     *,
-    out: str | Path,
+    out: str | FilePath,
     trials: int | None = None,
     minutes: float | None = None,
     resume: bool = False,
@@ -97,7 +100,8 @@ def tune(
             `validation_fraction` is the share of the train rows to hold out, and `seed` that of
             the weights, the row order and the search.
         out: folder for `settings.yaml`, `trials.csv`, `history.svg`, the study and the run folders
-            of the trials, without checkpoints.
+            of the trials, without checkpoints. One at an address is made in `TMPDIR` and uploaded
+            at the end or when the search stops.
         trials: number of trials in all, those before a resume included; None: no limit.
         minutes: minutes of this call; the trial that runs then ends after its epoch. None: no
             limit.
@@ -116,8 +120,27 @@ def tune(
         ...
         cowclip_merlin.errors.InputError: no such folder: no such folder; create it with cowclip prepare
     """  # noqa: E501
-    out = Path(out)
     _check_budget(trials, minutes)
+    search = partial(_tune_in, data, settings, trials, minutes, resume, device)
+    if not is_address(out):
+        return search(Path(out))
+    if not resume:
+        remedy = "use `resume` to go on with the search there, or another `out`"
+        check_free(str(out), STUDY, replace=False, remedy=remedy)
+    with uploaded_folder(str(out), STUDY, begun=resume) as folder:
+        return search(folder)
+
+
+def _tune_in(
+    data: str | FilePath,
+    settings: RunSettings,
+    trials: int | None,
+    minutes: float | None,
+    resume: bool,
+    device: str,
+    out: Path,
+) -> Tuned:
+    """Search in a folder of this machine."""
     check_folder(out, resume=resume)
     prepared = PreparedData.load(data)
     refuse_number_first("a search", prepared.targets)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, read_counts
@@ -49,7 +49,7 @@ class PretrainedRows:
         )
 
 
-def read_pretrained(data: PreparedData, column: str, file: Path, dim: int) -> PretrainedRows:
+def read_pretrained(data: PreparedData, column: str, file: FilePath, dim: int) -> PretrainedRows:
     """Read the vectors of a parquet file, and find the ids of their values.
 
     Args:
@@ -77,13 +77,13 @@ def read_pretrained(data: PreparedData, column: str, file: Path, dim: int) -> Pr
     )
 
 
-def _read(file: Path, column: str) -> pa.Table:
+def _read(file: FilePath, column: str) -> pa.Table:
     parquet = open_parquet(file)
     check_columns(parquet.schema_arrow.names, [column], file)
     return parquet.read()
 
 
-def _vectors(table: pa.Table, column: str, file: Path, dim: int) -> npt.NDArray[np.float32]:
+def _vectors(table: pa.Table, column: str, file: FilePath, dim: int) -> npt.NDArray[np.float32]:
     """Return the only column of lists, [n, dim]."""
     import pyarrow.types as types
 
@@ -115,7 +115,7 @@ def _damage(value: list[object] | None, name: str, dim: int) -> str:
 
 
 def _ids(
-    values: ArrowColumn, vocabulary: ArrowColumn, file: Path, column: str
+    values: ArrowColumn, vocabulary: ArrowColumn, file: FilePath, column: str
 ) -> npt.NDArray[np.int64]:
     """Return the id of each value, -1 without one; refuse a value that occurs twice."""
     import pyarrow.compute as pc

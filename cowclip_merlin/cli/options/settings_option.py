@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _use_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         raise InputError("settings is empty; give a value, or set the shell variable")
     from cowclip_merlin.experiments.tuning.settings_file import read_settings
 
-    values = read_settings(Path(path))
+    values = read_settings(path_of(path))
     options = dict(values)
     if "mlp" in options:
         options["mlp"] = ",".join(map(str, options["mlp"]))
