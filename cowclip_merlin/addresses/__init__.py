@@ -5,6 +5,7 @@ from __future__ import annotations
 from cowclip_merlin.addresses.address import (
     Address,
     FilePath,
+    beside,
     expand,
     is_address,
     path_of,
@@ -26,6 +27,7 @@ from cowclip_merlin.addresses.copies import (
 __all__ = [
     "Address",
     "FilePath",
+    "beside",
     "check_free",
     "expand",
     "is_address",

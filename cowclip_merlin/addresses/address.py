@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -136,6 +137,20 @@ def path_of(path: str | Path | Address) -> FilePath:
     if isinstance(path, Address):
         return path
     return Address(path) if is_address(path) else Path(path)
+
+
+def beside(file: FilePath, name: str) -> FilePath:
+    """Return what a file names: an address, an absolute path, or a path from its own folder.
+
+    >>> beside(Address("s3://bucket/a/f.yaml"), "../DATA"), beside(Path("a/f.yaml"), "DATA")
+    (Address(text='s3://bucket/DATA'), PosixPath('a/DATA'))
+    """
+    if is_address(name) or isinstance(file, Path):
+        return path_of(name) if is_address(name) else file.parent / name
+    if posixpath.isabs(name):
+        return Path(name)
+    scheme, _, path = file.text.partition("://")
+    return Address(f"{scheme}://{posixpath.normpath(f'{posixpath.dirname(path)}/{name}')}")
 
 
 def size_of(file: FilePath) -> int:

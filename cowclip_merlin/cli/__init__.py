@@ -48,7 +48,14 @@ COMMANDS = (
 )
 
 
-_WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score")
+_WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score", "tune", "online replay")
+_ON_THIS_MACHINE: Mapping[str, str] = {
+    "names": "NAME",
+    "results": "RESULTS",
+    "stream_run": "RUN",
+    **{name: f"`{name}`" for name in ("work", "state", "token_file", "tls_cert", "tls_key")},
+}
+"""Arguments with a path that is no address -> their name for errors."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -91,8 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _escape_unencodable_output()
         args, unknown = build_parser().parse_known_args(argv)
         if unknown:
-            sub = filter(None, [getattr(args, "online_command", None)])
-            command = " ".join([args.command, *sub])
+            command = _command(vars(args))
             return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
         _check_paths(vars(args))
         with exit_on_sigterm():
@@ -125,13 +131,29 @@ def _escape_unencodable_output() -> None:
 
 def _check_paths(given: Mapping[str, object]) -> None:
     """Refuse empty paths: an unset shell variable gives one, which means the current folder."""
-    for name in ("out", "data", "run_folder", "files", "results", "like", "lines"):
+    for name in ("out", "data", "run_folder", "stream_run", "files", "results", "like", "lines"):
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
             raise InputError(f"{name} is empty; give a value, or set the shell variable")
+    for name, shown in _ON_THIS_MACHINE.items():
+        _check_on_this_machine(given.get(name), shown)
+    if given.get("generate"):
+        _check_on_this_machine(given.get("features"), "`features` of `generate`")
     out = _output_path(given)
     if out is not None:
-        _check_output_path(out, str(given.get("command")))
+        _check_output_path(out, _command(given))
+
+
+def _check_on_this_machine(value: object, shown: str) -> None:
+    """Refuse an address, or one of several."""
+    for path in value if isinstance(value, list) else [value]:
+        if is_address(path):
+            raise InputError(f"{path}: {shown} takes no address; give a path on this machine")
+
+
+def _command(given: Mapping[str, object]) -> str:
+    """Return the command's words, such as "online train"."""
+    return " ".join(str(given[x]) for x in ("command", "online_command") if given.get(x))
 
 
 def _check_output_path(path: str, command: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime, timezone
-from pathlib import Path
 
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.cli.options.common_options import (
@@ -25,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip bench`."""
     add_options(parser, BenchSettings)
     add_device_option(parser)
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write the result to this file"
-    )
+    parser.add_argument("--json", metavar="FILE", help="also write the result to this file")
     add_overwrite_option(parser, "FILE")
 
 

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment wrote"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="page to write")
+    parser.add_argument("--out", required=True, metavar="FILE", help="page to write")
     add_overwrite_option(parser, "FILE")
 
 
@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> None:
     """Write the page and print a summary."""
     from cowclip_merlin.experiments.report import write_report
 
-    summary = write_report(args.results, args.out, overwrite=args.overwrite)
+    summary = write_report(args.results, Path(args.out), overwrite=args.overwrite)
     print(f"{args.out}: {summary}")

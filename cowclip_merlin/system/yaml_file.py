@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Json
 
@@ -17,7 +17,7 @@ _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 """What Python raises for a text that is not of its type."""
 
 
-def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Json]:
+def read_yaml(path: FilePath, *, first_key: str) -> Mapping[str, Json]:
     """Read the mapping of a YAML file.
 
     Args:
@@ -41,7 +41,7 @@ def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Json]:
     return value
 
 
-def line_of_key(path: Path, *keys: str | int) -> int:
+def line_of_key(path: FilePath, *keys: str | int) -> int:
     """Return the line, from 1, of the mapping's key or the list's item that `keys` lead to.
 
     Args:
@@ -49,6 +49,7 @@ def line_of_key(path: Path, *keys: str | int) -> int:
         keys: keys from the outermost mapping inward; a missing key ends the search.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> file = Path(tempfile.mkdtemp()) / "a.yaml"
     >>> _ = file.write_text("label: y\\ncategorical:\\n- user\\n- item\\n")
     >>> line_of_key(file, "categorical", 1), line_of_key(file, "no such key")

@@ -13,7 +13,6 @@ from cowclip_merlin.addresses import (
     uploaded_folder,
 )
 from cowclip_merlin.addresses.address import reaching
-from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 
 DATA = "memory://a/data"
@@ -151,17 +150,6 @@ def test_a_file_appears_if_it_is_whole(memory):
 def test_whatever_a_package_raises_is_one_line(address, error, words):
     with pytest.raises(InputError, match=words), reaching(address):
         raise error
-
-
-@pytest.mark.parametrize(
-    "command", ["tune DATA --model dcn --batch-size 8", "export RUN DATA", "generate --rows 9"]
-)
-def test_a_command_that_writes_to_no_address_says_so(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main([*command.split(), "--out", "s3://a/b"]) == 2
-    told = capsys.readouterr().err
-    assert "s3://a/b: " in told and "writes to no address; give a path on this machine" in told
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_scheme_is_refused():

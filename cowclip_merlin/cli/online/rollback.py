@@ -16,7 +16,7 @@ leaves them out with --on-restart skip. Servers follow. The newer snapshots stay
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online rollback`."""
-    parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip online train wrote")
+    parser.add_argument("stream_run", metavar="RUN", help="folder that cowclip online train wrote")
     text = "the snapshot to go back to, by its number (default: only list them)"
     parser.add_argument("--to", type=int, metavar="EVENTS", help=text)
 
@@ -26,9 +26,9 @@ def run(args: argparse.Namespace) -> None:
     from cowclip_merlin.online.training.stream_folder import roll_back, snapshot_times
 
     if args.to is None:
-        for number, time in snapshot_times(args.run_folder).items():
+        for number, time in snapshot_times(args.stream_run).items():
             print(f"{number:>15,} events, written {datetime.fromtimestamp(time):%Y-%m-%d %H:%M:%S}")
         return
-    newer = roll_back(args.run_folder, args.to)
+    newer = roll_back(args.stream_run, args.to)
     left = ", ".join(f"{number:,}" for number in newer) or "none"
-    print(f"{args.run_folder}: the next start goes on after {args.to:,} events; set aside: {left}")
+    print(f"{args.stream_run}: the next start goes on after {args.to:,} events; set aside: {left}")

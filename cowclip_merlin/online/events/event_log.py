@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath, expand
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Damage, Events, encode_log
 from cowclip_merlin.online.events.features import LogFeatures
@@ -35,7 +36,8 @@ class EventLog:
     writes none of them twice. The others must be sorted by time, over all files.
 
     Args:
-        files: plain or compressed text, or parquet, sorted by time.
+        files: plain or compressed text, or parquet, sorted by time; also patterns, and addresses
+            such as s3://.
         features: their columns.
         max_bad_fraction: share of damaged rows above which reading stops.
         quarantine: file to which the damaged rows are appended; None only counts them.
@@ -52,14 +54,14 @@ class EventLog:
 
     def __init__(
         self,
-        files: Sequence[str | Path],
+        files: Sequence[str | FilePath],
         features: LogFeatures,
         *,
         max_bad_fraction: float = 0.001,
         quarantine: Path | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self.files, self.features = [Path(file) for file in files], features
+        self.files, self.features = expand(files), features
         self.max_bad_fraction, self.quarantine = max_bad_fraction, quarantine
         self.block_bytes = block_bytes
         if not self.files:
@@ -102,7 +104,7 @@ class EventLog:
         """How many of the next `lines` may be damaged; None: no limit yet."""
         return self.damaged.allowed(self.rows + lines)
 
-    def _encode(self, parsed: ParsedRows, file: Path, before: int) -> Events:
+    def _encode(self, parsed: ParsedRows, file: FilePath, before: int) -> Events:
         """The good events of one piece; the others are set aside.
 
         Args:
@@ -125,7 +127,7 @@ class EventLog:
         self._check_order(events, lines, file)
         return events
 
-    def _check_order(self, events: Events, lines: npt.NDArray[np.int64], file: Path) -> None:
+    def _check_order(self, events: Events, lines: npt.NDArray[np.int64], file: FilePath) -> None:
         """Refuse times that go backwards."""
         if not len(events):
             return
@@ -143,7 +145,7 @@ class EventLog:
 
 
 def read_rows(
-    file: Path,
+    file: FilePath,
     features: LogFeatures,
     block_bytes: int,
     allowed: Callable[[int], int | None],
@@ -179,7 +181,7 @@ def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:
     return [lines[int(i)] for i in parsed.positions[rows]]
 
 
-def _check_types(file: Path, features: LogFeatures) -> None:
+def _check_types(file: FilePath, features: LogFeatures) -> None:
     """Refuse a parquet file whose columns of ids are neither text nor whole numbers.
 
     The text of a fractional number or a date is not unique, so a request could give another id.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
@@ -208,7 +208,7 @@ class LogFeatures:
         names = [column.name for column in self.categorical]
         return tuple(dict.fromkeys([*names, self.key] if self.key else names))
 
-    def log_format(self, file: Path) -> LogFormat:
+    def log_format(self, file: FilePath) -> LogFormat:
         """How to read a file of this log: as text, except for the labels and the vectors."""
         names = [name for name in (*self.beside, *self.inputs) if name not in self.lengths]
         return LogFormat(

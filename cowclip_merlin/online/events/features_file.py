@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import FilePath, beside, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.events.features import (
@@ -40,13 +40,13 @@ _LONGEST = 1 << 16  # numbers of a vector
 _MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
 
 
-def load_features(path: str | Path) -> LogFeatures:
+def load_features(path: str | FilePath) -> LogFeatures:
     """Read a features file.
 
     Raises:
         InputError: it is missing, no YAML, or says something that cannot be; with its line.
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
     return _FeaturesFile(path, read_yaml(path, first_key="label")).parse()
@@ -55,7 +55,7 @@ def load_features(path: str | Path) -> LogFeatures:
 class _FeaturesFile:
     """One file that is being checked."""
 
-    def __init__(self, path: Path, value: Mapping[str, Json]) -> None:
+    def __init__(self, path: FilePath, value: Mapping[str, Json]) -> None:
         self.path, self.value = path, value
 
     def parse(self) -> LogFeatures:
@@ -240,7 +240,7 @@ class _FeaturesFile:
             return None
         folder = self._checked_name(self.value["prepared"], "prepared", "prepared")
         try:
-            return PreparedData.load(self.path.parent / folder)
+            return PreparedData.load(beside(self.path, folder))
         except InputError as error:
             self._refuse(str(error), "prepared")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.addresses import FilePath, expand
 from cowclip_merlin.online.events.event_log import BLOCK_BYTES, read_rows
 from cowclip_merlin.online.events.events import labels_of
 from cowclip_merlin.online.events.features import LogFeatures
@@ -52,7 +52,8 @@ class RawLog:
     other values stay as they are: who reads the events finds what is wrong with them.
 
     Args:
-        files: plain or compressed text, or parquet, sorted by time.
+        files: plain or compressed text, or parquet, sorted by time; also patterns, and addresses
+            such as s3://.
         features: their columns.
         max_bad_fraction: share of damaged rows above which reading stops.
         block_bytes: bytes of text that are read at a time.
@@ -67,13 +68,13 @@ class RawLog:
 
     def __init__(
         self,
-        files: Sequence[str | Path],
+        files: Sequence[str | FilePath],
         features: LogFeatures,
         *,
         max_bad_fraction: float = 0.001,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self.files, self.features = [Path(file) for file in files], features
+        self.files, self.features = expand(files), features
         self._max_bad_fraction, self._block_bytes = max_bad_fraction, block_bytes
         self._restart()
 

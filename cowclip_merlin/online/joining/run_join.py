@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
@@ -24,7 +25,7 @@ def join_logs(
     impressions: str,
     actions: str,
     to: str,
-    features: str | Path | LogFeatures,
+    features: str | FilePath | LogFeatures,
     settings: JoinSettings,
     *,
     state: str | Path,

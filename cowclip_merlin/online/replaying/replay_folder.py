@@ -6,9 +6,18 @@ import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.addresses import (
+    FilePath,
+    check_free,
+    expand,
+    is_address,
+    size_of,
+    uploaded_folder,
+)
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import LogFeatures
@@ -19,7 +28,7 @@ from cowclip_merlin.online.replaying.replay import Replay
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
@@ -40,24 +49,25 @@ _STARTED = ("predictions", "snapshots", "replay.log", "quarantine.tsv")
 
 
 def replay_log(
-    files: Sequence[str | Path],
-    features: str | Path | LogFeatures,
+    files: Sequence[str | FilePath],
+    features: str | FilePath | LogFeatures,
     settings: OnlineSettings,
     replay: ReplaySettings,
     *,
-    out: str | Path,
-    start: tuple[str | Path, str | Path] | None = None,
+    out: str | FilePath,
+    start: Start | None = None,
     resume: bool = False,
     max_bad_fraction: float = 0.001,
 ) -> list[Row]:
     """Train a log's first days, then score each event with serving copies and train on it.
 
     Args:
-        files: the log, sorted by time: plain or compressed text, or parquet.
+        files: the log, sorted by time: plain or compressed text, or parquet; also patterns.
         features: its features file, or the columns read from it.
         settings: of the model and its training.
         replay: days to train first, and the sync intervals.
-        out: folder to write; it must not hold a replay yet, unless `resume`.
+        out: folder to write; it must not hold a replay yet, unless `resume`. One at an address is
+            made in `TMPDIR` and uploaded at the end or when the replay stops.
         start: a run, and the prepared folder that it was trained on, to start from.
         resume: go on from the last snapshot in `out`.
         max_bad_fraction: share of damaged rows above which the replay stops.
@@ -69,7 +79,27 @@ def replay_log(
         InputError: an input is wrong; the error names it in one line.
         Stopped: after SIGINT or SIGTERM; a snapshot is written first.
     """
-    out = Path(out)
+    run = partial(_replay_in, files, features, settings, replay, start, resume, max_bad_fraction)
+    if not is_address(out):
+        return run(Path(out))
+    if not resume:
+        remedy = "use `resume` to go on with the replay there, or another `out`"
+        check_free(str(out), CONFIG, replace=False, remedy=remedy)
+    with uploaded_folder(str(out), CONFIG, begun=resume) as folder:
+        return run(folder)
+
+
+def _replay_in(
+    files: Sequence[str | FilePath],
+    features: str | FilePath | LogFeatures,
+    settings: OnlineSettings,
+    replay: ReplaySettings,
+    start: Start | None,
+    resume: bool,
+    max_bad_fraction: float,
+    out: Path,
+) -> list[Row]:
+    """Replay in a folder of this machine."""
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     remedy = "name one in the features file, or train on a stream"
     refuse_several("a replay", columns.targets, remedy)
@@ -112,23 +142,23 @@ def _forget(out: Path, created: bool) -> None:
 
 
 def _config(
-    files: Sequence[str | Path],
+    files: Sequence[str | FilePath],
     columns: LogFeatures,
     settings: OnlineSettings,
     replay: ReplaySettings,
-    start: tuple[str | Path, str | Path] | None,
+    start: Start | None,
 ) -> JsonObject:
     """What must be the same when a replay is resumed."""
-    paths = [Path(file) for file in files]
+    paths = expand(files)
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: no such file; check the path")
     return {
-        "log": [{"name": path.name, "bytes": path.stat().st_size} for path in paths],
+        "log": [{"name": path.name, "bytes": size_of(path)} for path in paths],
         **online_config(settings, columns),
         "batch_days": replay.batch_days,
         "sync": list(replay.sync),
-        "start": [str(Path(path).resolve()) for path in start or ()],
+        "start": [named_start(path) for path in start or ()],
     }
 
 
@@ -154,7 +184,7 @@ def _new_replay(
     replay: ReplaySettings,
     out: Path,
     log: logging.Logger,
-    start: tuple[str | Path, str | Path] | None,
+    start: Start | None,
 ) -> Replay:
     run = trainer.settings.run
     values = run.hyperparameters("table")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from cowclip_merlin.addresses import FilePath, is_address
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.ids import MISSING, text_ids
@@ -30,6 +31,15 @@ _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision", "mu
 _ARCHITECTURE += ("experts",)
 
 
+Start: TypeAlias = "tuple[str | FilePath, str | FilePath]"
+"""A run, and the prepared folder that it was trained on."""
+
+
+def named_start(path: str | FilePath) -> str:
+    """Return where a folder to start from is, for the settings of a run."""
+    return str(path if is_address(path) else Path(path).resolve())
+
+
 class OfflineStart:
     """Weights of a run for an online trainer: embedding rows by value, and dense weights.
 
@@ -44,7 +54,7 @@ class OfflineStart:
         InputError: the run or the folder is damaged, or does not fit the trainer.
     """
 
-    def __init__(self, run: str | Path, data: str | Path, trainer: OnlineTrainer) -> None:
+    def __init__(self, run: str | FilePath, data: str | FilePath, trainer: OnlineTrainer) -> None:
         self._run, self._data, self._trainer = local_run(run), PreparedData.load(data), trainer
         self._refuse_other_targets(trainer.features)
         self._refuse_other_columns(trainer.features)

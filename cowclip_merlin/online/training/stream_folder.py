@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeAlias
 
 from cowclip_merlin import workers
-from cowclip_merlin.addresses import Address, FilePath, is_address, upload_file
+from cowclip_merlin.addresses import Address, FilePath, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
@@ -21,7 +20,7 @@ from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.follower import Follower
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.shards.turns import Conductor
-from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
 from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
@@ -37,16 +36,13 @@ from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, wait_for_all
 from cowclip_merlin.workers.failures import naming_lost_workers
 
-Start: TypeAlias = "tuple[str | FilePath, str | FilePath]"
-"""A run, and the prepared folder that it was trained on."""
-
 ORDER = "order.txt"
 """File of a run: in which order it has read the partitions of a Kafka topic."""
 
 
 def train_stream(
     events: str,
-    features: str | Path | LogFeatures,
+    features: str | FilePath | LogFeatures,
     settings: OnlineSettings,
     stream: StreamSettings,
     *,
@@ -81,7 +77,7 @@ def train_stream(
     config = {
         "events": log_identity(events),
         **online_config(settings, columns),
-        "start": [_named(path) for path in start or ()],
+        "start": [named_start(path) for path in start or ()],
     }
     group = workers.current()
     with naming_lost_workers(group):
@@ -194,10 +190,6 @@ def _follow(
         begin = offline and offline.apply
         Follower(trainer, source, stream, out, start=begin, warn=log.warning).run()
     return 0
-
-
-def _named(path: str | FilePath) -> str:
-    return str(path if is_address(path) else Path(path).resolve())
 
 
 def _check_folder(out: Path, config: JsonObject) -> list[str]:

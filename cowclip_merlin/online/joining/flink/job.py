@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError, StackError
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.joining.flink.statements import (
@@ -29,7 +30,7 @@ def join_on_flink(
     impressions: str,
     actions: str,
     to: str,
-    features: str | Path,
+    features: str | FilePath,
     settings: JoinSettings,
     *,
     checkpoints: str | Path,

@@ -1,0 +1,117 @@
+"""Features files and events at addresses: read there, by every command that takes files of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.addresses import Address, beside
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.system.checksums import checksum
+
+FEATURES = "label: click\ntime: time\ncategorical: [user]\ncontinuous: [price]\n"
+DAY = 86_400
+ROWS = 360
+REPLAY = ["--model", "deepfm", "--batch-size", "32", "--mlp", "8", "--capacity", "500"]
+REPLAY += ["--batch-days", "1", "--sync", "never,1h"]
+
+
+def text_of(first, end):
+    rows = (f"{i % 3 // 2},{i * DAY // 180},{i % 40},{i / 7:.3f}" for i in range(first, end))
+    return "\n".join(["click,time,user,price", *rows, ""])
+
+
+@pytest.fixture
+def there(memory, tmp_path, monkeypatch):
+    """A features file and two days of events, in memory and in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    files = {"f.yaml": FEATURES, "day_1.csv": text_of(0, 180), "day_2.csv": text_of(180, ROWS)}
+    for name, text in files.items():
+        memory.pipe_file(f"/logs/{name}", text.encode())
+        (tmp_path / name).write_text(text)
+    return "memory://logs"
+
+
+def events_of(*files, features):
+    return Events.concatenate(list(EventLog(files, load_features(features))))
+
+
+def replay(*files, out, code=0, more=()):
+    words = ["online", "replay", *files, "--out", out, *REPLAY, *more]
+    assert main(words) == code
+
+
+def test_events_are_those_of_local_files(there):
+    found = events_of(f"{there}/day_*.csv", features=f"{there}/f.yaml")
+    expected = events_of("day_1.csv", "day_2.csv", features="f.yaml")
+    assert len(found) == ROWS and load_features(f"{there}/f.yaml") == load_features("f.yaml")
+    for name in ("ids", "numbers", "times", "labels"):
+        a, b = getattr(found, name), getattr(expected, name)
+        np.testing.assert_array_equal(getattr(a, "values", a), getattr(b, "values", b))
+
+
+def test_errors_name_the_address_and_the_line(there, memory):
+    with pytest.raises(InputError, match=f"^{there}/none.yaml: no such file; check the path"):
+        load_features(f"{there}/none.yaml")
+    with pytest.raises(InputError, match=f"^{there}/no.csv: no such file; check the path"):
+        events_of(f"{there}/no.csv", features="f.yaml")
+    memory.pipe_file("/logs/wrong.yaml", b"label: click\ntime: 3\n")
+    with pytest.raises(InputError, match=f"^{there}/wrong.yaml: line 2: time is 3"):
+        load_features(f"{there}/wrong.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("DATA", "s3://b/logs/DATA"),
+        ("../DATA", "s3://b/DATA"),
+        ("gs://c/DATA", "gs://c/DATA"),
+        ("/data", "/data"),
+    ],
+)
+def test_a_file_names_what_is_beside_it(name, found):
+    assert str(beside(Address("s3://b/logs/f.yaml"), name)) == found
+
+
+def test_the_prepared_folder_of_a_features_file_is_beside_it(there, memory):
+    memory.pipe_file("/logs/sub/f.yaml", f"{FEATURES}prepared: ../DATA\n".encode())
+    with pytest.raises(InputError, match=r"line 5: memory://logs/DATA: no such folder with a data"):
+        load_features(f"{there}/sub/f.yaml")
+
+
+@pytest.mark.parametrize("size", [0, 5, 4096, 100_001])
+def test_a_checksum_is_that_of_a_local_file(size, memory, tmp_path):
+    content = np.random.default_rng(size).bytes(size)
+    memory.pipe_file("/logs/a", content)
+    (tmp_path / "a").write_bytes(content)
+    assert checksum("memory://logs/a") == checksum(tmp_path / "a")
+
+
+def test_produce_plays_what_is_there(there, capsys):
+    words = ["--features", f"{there}/f.yaml", "--rate", "0"]
+    assert main(["online", "produce", f"{there}/day_*.csv", *words, "--to", "EVENTS"]) == 0
+    assert "360 events" in capsys.readouterr().out
+    log = FileLog("EVENTS")
+    assert json.loads(log.read(log.start(), 1)[0].value)["user"] == "0"
+
+
+@pytest.mark.runs
+def test_a_replay_is_there_as_it_would_be_here(there, memory, capsys, tmp_path):
+    of_log = ["--features", f"{there}/f.yaml"]
+    replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=of_log)
+    replay("day_1.csv", "day_2.csv", out="REPLAY", more=["--features", "f.yaml"])
+    assert (
+        memory.cat_file("/logs/REPLAY/replay.csv") == (tmp_path / "REPLAY/replay.csv").read_bytes()
+    )
+    assert f"figures: {there}/REPLAY" in capsys.readouterr().out
+    replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=of_log, code=2)
+    told = capsys.readouterr().err
+    assert f"{there}/REPLAY: already exists; use --resume to go on with the replay" in told
+    replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=[*of_log, "--resume"])
+    replay(f"{there}/day_1.csv", out=f"{there}/REPLAY", more=[*of_log, "--resume"], code=2)
+    assert f"{there}/REPLAY: the run there has another log" in capsys.readouterr().err
