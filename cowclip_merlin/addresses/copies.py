@@ -7,15 +7,20 @@ that has it is whole.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cowclip_merlin.addresses.address import Address, file_system, is_address, reaching
+from cowclip_merlin.addresses.copy_folders import (
+    KEPT,
+    all_copies,
+    delete_unused,
+    passing_folder,
+    use,
+)
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import JsonObject
 
@@ -48,19 +53,6 @@ def _version(listed: Mapping[str, JsonObject]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def _work_folder() -> Path:
-    """Return the folder of all copies, which only this user may read.
-
-    Raises:
-        InputError: if another user has made it.
-    """
-    folder = Path(tempfile.gettempdir()) / f"cowclip-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise InputError(f"{folder}: belongs to another user; set TMPDIR to another folder")
-    return folder
-
-
 def origin(folder: Path) -> str:
     """Return the address that a folder is a copy of, or else its absolute path."""
     with suppress(OSError):
@@ -71,24 +63,31 @@ def origin(folder: Path) -> str:
 def local_folder(path: str | Path | Address, marker: str) -> Path:
     """Return the path of a folder; of one at an address that of a copy, made if there is none.
 
-    A copy is of one version of all files, by their sizes and etags. It stays as it is.
+    A copy is of one version of all files, by their sizes and etags. It stays as it is until this
+    process ends; see `copy_folders`.
 
     Args:
         path: the folder.
         marker: file that the folder has when it is whole.
 
     Raises:
-        InputError: if the folder at the address has no marker, or cannot be read.
+        InputError: if the folder at the address has no marker, or cannot be read; or somebody
+            changed its copy.
     """
     if not is_address(path):
         return Path(path)
     address = str(path)
     listed = _listed_whole(address, marker)
     copy = _copy_of(address, listed)
-    if not copy.exists():
-        with _beside(copy) as made:
+    if not use(copy):
+        delete_unused(copy)
+        with passing_folder() as made:
             (made / _ORIGIN).write_text(address, encoding="utf-8")
             _download(address, listed, made / copy.name)
+            with suppress(OSError):  # another process was as fast
+                made.rename(copy.parent)
+            if not use(copy):
+                raise InputError(f"{copy.parent}: has no {copy.name}; remove it, and try again")
     return copy
 
 
@@ -105,12 +104,9 @@ def passing_copy(address: str, marker: str, wanted: Callable[[str], bool]) -> It
         InputError: if the folder has no marker, or cannot be read.
     """
     listed = _listed_whole(address, marker)
-    work = Path(tempfile.mkdtemp(dir=_work_folder()))
-    try:
+    with passing_folder() as work:
         _download(address, {n: x for n, x in listed.items() if n == marker or wanted(n)}, work)
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _listed_whole(address: str, marker: str) -> dict[str, JsonObject]:
@@ -122,19 +118,7 @@ def _listed_whole(address: str, marker: str) -> dict[str, JsonObject]:
 
 def _copy_of(address: str, listed: Mapping[str, JsonObject]) -> Path:
     name = hashlib.sha256(address.encode()).hexdigest()[:16]
-    return _work_folder() / f"{name}-{_version(listed)}" / Address(address).name
-
-
-@contextmanager
-def _beside(copy: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes that of a copy; another process may be as fast."""
-    made = Path(tempfile.mkdtemp(dir=_work_folder()))
-    try:
-        yield made
-        with suppress(OSError):
-            made.rename(copy.parent)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    return all_copies() / f"{name}-{_version(listed)}" / Address(address).name
 
 
 def _download(address: str, listed: Mapping[str, JsonObject], folder: Path) -> None:
@@ -253,28 +237,28 @@ def uploaded_folder(address: str, marker: str, *, begun: bool = False) -> Iterat
     Raises:
         InputError: if it cannot be uploaded; the message tells where the folder is.
     """
-    work = Path(tempfile.mkdtemp(dir=_work_folder()))
-    (work / _ORIGIN).write_text(address, encoding="utf-8")
-    folder = work / Address(address).name
-    try:
-        if begun:
-            shutil.copytree(local_folder(address, marker), folder)
-        with _named(folder, address):
-            yield folder
-    finally:
-        if (folder / marker).exists():
-            _upload_or_keep(folder, address, marker)
-        shutil.rmtree(work, ignore_errors=True)
+    with passing_folder() as work:
+        (work / _ORIGIN).write_text(address, encoding="utf-8")
+        folder = work / Address(address).name
+        try:
+            if begun:
+                shutil.copytree(local_folder(address, marker), folder)
+            with _named(folder, address):
+                yield folder
+        finally:
+            if (folder / marker).exists():
+                _upload_or_keep(folder, address, marker)
 
 
 def _upload_or_keep(folder: Path, address: str, marker: str) -> None:
     try:
         upload_folder(folder, address, marker)
     except InputError as error:
-        kept = folder.parent.with_name(f"kept-{folder.parent.name}")
+        kept = folder.parent.with_name(f"{KEPT}{folder.parent.name}")
         folder.parent.rename(kept)
         raise InputError(f"{error} (the folder is in {kept / folder.name})") from error
     copy = _copy_of(address, listed_files(address))  # no command has to copy it again
+    delete_unused(copy)
     with suppress(OSError):
         folder.parent.rename(copy.parent)
 
@@ -301,10 +285,7 @@ def uploaded_file(address: str, *, overwrite: bool) -> Iterator[Path]:
     if target.exists() and not overwrite:
         raise InputError(f"{address}: already exists; use `overwrite` to replace it")
     check_reachable(f"{address}.writable")
-    work = Path(tempfile.mkdtemp(dir=_work_folder()))
-    try:
+    with passing_folder() as work:
         with _named(work / target.name, address):
             yield work / target.name
         upload_file(work / target.name, address)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

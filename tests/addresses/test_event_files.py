@@ -27,14 +27,16 @@ def text_of(first, end):
 
 
 @pytest.fixture
-def there(memory, tmp_path, monkeypatch):
-    """A features file and two days of events, in memory and in the current folder."""
+def there(request, tmp_path, monkeypatch):
+    """A features file and two days of events, at an address and in the current folder."""
+    kind = getattr(request, "param", "memory")
+    files_there = request.getfixturevalue(kind)
     monkeypatch.chdir(tmp_path)
     files = {"f.yaml": FEATURES, "day_1.csv": text_of(0, 180), "day_2.csv": text_of(180, ROWS)}
     for name, text in files.items():
-        memory.pipe_file(f"/logs/{name}", text.encode())
+        files_there.pipe_file(f"logs/{name}", text.encode())
         (tmp_path / name).write_text(text)
-    return "memory://logs"
+    return f"{kind}://logs"
 
 
 def events_of(*files, features):
@@ -46,6 +48,9 @@ def replay(*files, out, code=0, more=()):
     assert main(words) == code
 
 
+@pytest.mark.parametrize(
+    "there", ["memory", pytest.param("s3", marks=pytest.mark.system)], indirect=True
+)
 def test_events_are_those_of_local_files(there):
     found = events_of(f"{there}/day_*.csv", features=f"{there}/f.yaml")
     expected = events_of("day_1.csv", "day_2.csv", features="f.yaml")
