@@ -177,9 +177,11 @@ def _matching(file: FilePath) -> list[FilePath]:
     if not glob.has_magic(str(file)) or file.exists():
         return [file]
     if isinstance(file, Address):
-        scheme = _ADDRESS.match(file.text)[0]
-        names = file.ask(lambda files, path: files.glob(path))
-        found = [Address(scheme + _ADDRESS.sub("", name).lstrip("/")) for name in sorted(names)]
+        path, names = file.ask(lambda files, path: (path, sorted(files.glob(path))))
+        # A path may begin with a slash, and follow a host, as in hdfs://host/logs/day_*.csv.
+        whole = file.text.endswith(path)
+        start = file.text.removesuffix(path) if whole else _ADDRESS.match(file.text)[0]
+        found = [Address(start + name) for name in names]
     else:
         found = [Path(name) for name in sorted(glob.glob(str(file)))]
     if not found:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cowclip_merlin.addresses import Address, beside
+from cowclip_merlin.addresses import Address, beside, expand
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
@@ -58,6 +58,14 @@ def test_events_are_those_of_local_files(there):
     for name in ("ids", "numbers", "times", "labels"):
         a, b = getattr(found, name), getattr(expected, name)
         np.testing.assert_array_equal(getattr(a, "values", a), getattr(b, "values", b))
+
+
+@pytest.mark.parametrize("start", ["memory://logs", "file://{here}"])
+def test_a_pattern_gives_addresses_of_its_kind(start, there, tmp_path):
+    start = start.format(here=tmp_path)
+    found = expand([f"{start}/day_*.csv"])
+    assert [str(file) for file in found] == [f"{start}/day_1.csv", f"{start}/day_2.csv"]
+    assert all(file.is_file() for file in found)
 
 
 def test_errors_name_the_address_and_the_line(there, memory):
