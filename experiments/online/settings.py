@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.addresses import FilePath, expand
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import Settings, option
@@ -47,6 +47,7 @@ class LogSettings(Settings):
     def __post_init__(self) -> None:
         """Reject values that would fail later."""
         super().__post_init__()
+        object.__setattr__(self, "files", tuple(expand(self.files)))
         for path in self.files:
             if not path.is_file():
                 raise InputError(f"{path}: no such file; check the path")
