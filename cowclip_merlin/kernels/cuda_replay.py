@@ -98,40 +98,70 @@ __device__ inline bool replay(float& w, float& m, float& v, index_t from, index_
     return missed;
 }
 
-__device__ inline void replay_number(float* w, float* m, float* v, index_t at, index_t from,
-                                     index_t to, const float* history, index_t capacity,
-                                     float keep_m, float keep_v, float epsilon, float l2) {
-    float my_w = w[at], my_m = m[at], my_v = v[at];
-    replay(my_w, my_m, my_v, from, to, history, capacity, keep_m, keep_v, epsilon, l2);
-    w[at] = my_w;
-    m[at] = my_m;
-    v[at] = my_v;
+// What a replay needs to know about a table. One launch serves several tables: each has some blocks
+// of it, and tiles for its own row length. Equal to `ReplayTable` in row_ops/tables.h.
+struct Table {
+    float *w, *m, *v, *last;
+    const float* history;
+    index_t capacity, to, rows;
+    index_t first, end, count;  // a sweep: rows [first, end), and the step count that they get
+    int d, tile, slot, first_block, blocks;
+    float keep_m, keep_v, epsilon, l2;
+};
+
+enum { MOST_TABLES = 16 };
+struct Tables {
+    int count;
+    Table of[MOST_TABLES];
+};
+
+__device__ inline const Table& table_of_block(const Tables& tables) {
+    int k = 0;
+    while (k + 1 < tables.count && (int)blockIdx.x >= tables.of[k + 1].first_block) ++k;
+    return tables.of[k];
 }
 
-// Bring the rows of these ids up to date; ids may have duplicates. Each lane checks one id. The
-// first lane takes the row, and the tiles of its warp replay the rows that the lanes have taken.
+// This thread's number among those of its table.
+__device__ inline int thread_of(const Table& table) {
+    return ((int)blockIdx.x - table.first_block) * (int)blockDim.x + (int)threadIdx.x;
+}
+
+__device__ inline void replay_number(const Table& table, index_t at, index_t from) {
+    float my_w = table.w[at], my_m = table.m[at], my_v = table.v[at];
+    replay(my_w, my_m, my_v, from, table.to, table.history, table.capacity, table.keep_m,
+           table.keep_v, table.epsilon, table.l2);
+    table.w[at] = my_w;
+    table.m[at] = my_m;
+    table.v[at] = my_v;
+}
+
+// Returns the number of steps that the row of an id has seen, if this lane is the first to take it;
+// otherwise at least `to`. It reports an id outside the table.
+__device__ inline index_t take_row(const Table& table, index_t id, index_t* status) {
+    if (id < 0 || id >= table.rows) {
+        refuse(status, table.slot, 1, id);
+        return table.to;
+    }
+    if (!(table.last[id] < (float)table.to)) return table.to;
+    // Nonnegative floats have the order of their bits.
+    const int goal = __float_as_int((float)table.to);
+    return (index_t)__int_as_float(atomicMax((int*)(table.last + id), goal));
+}
+
+// Bring the rows of these ids up to date in all tables; ids may have duplicates. Each lane checks
+// one id. The first lane takes the row, and the tiles of its warp replay the rows that the lanes
+// have taken.
 extern "C" __global__ void catch_up_rows(
-    float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
-    const void* ids, int wide, index_t n, index_t rows, int d, float keep_m, float keep_v,
-    float epsilon, float l2, index_t* status, int table) {
+    const __grid_constant__ Tables tables, const void* ids, int wide, index_t n, index_t* status) {
     // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
     if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
-    const int lane = threadIdx.x % 32, tile = lane / TILE;
-    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
-    for (index_t warp = this_thread() / 32; warp * 32 < n; warp += warps) {
-        const index_t i = warp * 32 + lane;
-        index_t row = 0, seen = to;
-        if (i < n) {
-            const index_t id = id_at(ids, wide, i);
-            if (id < 0 || id >= rows) {
-                refuse(status, table, 1, id);
-            } else if (last[id] < (float)to) {
-                // Nonnegative floats have the order of their bits.
-                row = id;
-                seen = (index_t)__int_as_float(
-                    atomicMax((int*)(last + id), __float_as_int((float)to)));
-            }
-        }
+    const Table& table = table_of_block(tables);
+    const int lane = threadIdx.x % 32, tile = lane / table.tile, in_tile = lane % table.tile;
+    const int tiles = 32 / table.tile, d = table.d;
+    const index_t to = table.to, warps = (index_t)table.blocks * blockDim.x / 32;
+    for (index_t warp = thread_of(table) / 32; warp * 32 < n; warp += warps) {
+        const index_t i = warp * 32 + lane, row = i < n ? id_at(ids, wide, i) : 0;
+        const index_t seen = i < n ? take_row(table, row, status) : to;
         word_t taken = __ballot_sync(ALL_LANES, seen < to);
         while (taken) {
             word_t rest = taken;
@@ -139,32 +169,30 @@ extern "C" __global__ void catch_up_rows(
             const int source = rest ? __ffs(rest) - 1 : lane;
             const index_t mine = __shfl_sync(ALL_LANES, row, source);
             const index_t from = __shfl_sync(ALL_LANES, seen, source);
-            for (int j = lane % TILE; rest && j < d; j += TILE)
-                replay_number(w, m, v, mine * d + j, from, to, history, capacity, keep_m, keep_v,
-                              epsilon, l2);
-            for (int k = 0; k < 32 / TILE; ++k) taken &= taken - 1;
+            for (int j = in_tile; rest && j < d; j += table.tile)
+                replay_number(table, mine * d + j, from);
+            for (int k = 0; k < tiles; ++k) taken &= taken - 1;
         }
     }
 }
 
-// Bring rows [first, end) up to date, and set their step count to `count`; one tile per row. It
-// also runs after a refused step: if the host forgets the history, a row must not keep its count.
-extern "C" __global__ void sweep_rows(
-    float* w, float* m, float* v, float* last, const float* history, index_t capacity, index_t to,
-    index_t first, index_t end, index_t count, int d, float keep_m, float keep_v, float epsilon,
-    float l2) {
-    const index_t tiles = (index_t)gridDim.x * blockDim.x / TILE;
-    const int lane = (int)(this_thread() % TILE);
-    index_t row = first + this_thread() / TILE;
+// Bring rows [first, end) of each table up to date, and set their step count to `count`; one tile
+// per row. It also runs after a refused step: if the host forgets the history, a row must not keep
+// its count.
+extern "C" __global__ void sweep_rows(const __grid_constant__ Tables tables) {
+    const Table& table = table_of_block(tables);
+    const int thread = thread_of(table), lane = thread % table.tile, d = table.d;
+    const index_t to = table.to, end = table.end;
+    const index_t tiles = (index_t)table.blocks * (blockDim.x / table.tile);
+    const int before = thread / table.tile % (32 / table.tile);  // tiles of this warp before it
+    index_t row = table.first + thread / table.tile;
     // All lanes of a warp stay until all its tiles are done.
-    for (index_t least = row - (row - first) % (32 / TILE); least < end;
-         least += tiles, row += tiles) {
-        const index_t from = row < end ? (index_t)last[row] : to;
-        for (int j = lane; from < to && j < d; j += TILE)
-            replay_number(w, m, v, row * d + j, from, to, history, capacity, keep_m, keep_v,
-                          epsilon, l2);
+    for (index_t least = row - before; least < end; least += tiles, row += tiles) {
+        const index_t from = row < end ? (index_t)table.last[row] : to;
+        for (int j = lane; from < to && j < d; j += table.tile)
+            replay_number(table, row * d + j, from);
         __syncwarp();  // every lane has read `last`
-        if (row < end && lane == 0) last[row] = (float)count;
+        if (row < end && lane == 0) table.last[row] = (float)table.count;
     }
 }
 """

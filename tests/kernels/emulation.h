@@ -21,6 +21,7 @@
 
 #define __global__
 #define __device__
+#define __grid_constant__
 #define __shared__ static
 
 struct Index {

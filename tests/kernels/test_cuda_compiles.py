@@ -74,4 +74,5 @@ def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architec
     assert done.returncode == 0, done.stderr
     registers = [int(x) for x in re.findall(r"Used (\d+) registers", done.stderr)]
     assert len(registers) == SOURCE.count('extern "C" __global__') and max(registers) <= 128
-    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
+    # A stack frame would hold a copy of the tables that `catch_up_rows` and `sweep_rows` are given.
+    assert set(re.findall(r"(\d+) bytes (?:stack frame|spill)", done.stderr)) == {"0"}

@@ -76,6 +76,48 @@ def test_tables_with_the_same_ids_share_their_groups(tf, emulated):
     assert all((table.numpy()[[1, 2, 7]][:2] != 1).all() for table in tables)
 
 
+LAUNCHES = {
+    "load_keys": 1, "count_digits": 1, "scan_counts": 2, "scatter_digits": 1, "count_heads": 1,
+    "write_heads": 1, "sum_groups": 2, "sum_queued": 2, "join_queued": 2, "step_groups": 2,
+    "summarize": 1, "catch_up_rows": 1, "sweep_rows": 1, "bias_corrected_rate": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_how_often_a_step_of_two_tables_launches_each_kernel(tf, emulated, update):
+    """Both tables share a group, and one launch replays missed steps of both."""
+    model = TwoTables(tf, "cupy", update=update).train(batches((12,)))
+    before = {name: launches(name) for name in LAUNCHES}
+    model.train(batches((12,)))
+    made = {name: launches(name) - count for name, count in before.items()}
+    replays = {} if update == "exact" else {"catch_up_rows": 0, "sweep_rows": 0}
+    assert made == LAUNCHES | replays
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_launch_serves_as_many_tables_as_it_has_room_for(tf, emulated, seed):
+    """18 tables of several row lengths: two launches, and each table as if it were alone."""
+    with another_order(seed):
+        ends = [steps_of_many_tables(tf, backend) for backend in ("cupy", "numba")]
+    assert_close(*ends)
+
+
+def steps_of_many_tables(tf, backend):
+    """Make three steps; returns the tables."""
+    tables = [tf.Variable(tf.fill([9, 1 + i % 3], 0.1), name=f"a{i}") for i in range(18)]
+    opt = cc.CowClip(update="exact", backend=backend, l2=1e-3, embeddings=tables)
+    before = launches("catch_up_rows"), launches("sweep_rows")
+    for ids in ([1, 2], [3, 3], [1, 8]):
+        opt.catch_up(tables, tf.constant(ids))
+        g = [tf.ones([2, table.shape[1]]) * (i + 1) for i, table in enumerate(tables)]
+        slices = [tf.IndexedSlices(x, tf.constant(ids), tf.shape(t)) for x, t in zip(g, tables)]
+        opt.apply_gradients(list(zip(slices, tables)))
+    made = launches("catch_up_rows") - before[0], launches("sweep_rows") - before[1]
+    assert made == ((6, 6) if backend == "cupy" else (0, 0))
+    opt.flush()
+    return [table.numpy() for table in tables]
+
+
 def test_operations_lock_tables_in_any_order(tf, emulated):
     """Two operations that name the same tables in other orders must not wait for each other."""
     operations = TwoTables(tf, "cupy").train(batches((3,))).opt._update._engine.operations

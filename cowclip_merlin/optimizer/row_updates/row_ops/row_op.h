@@ -71,24 +71,46 @@ class RowOp : public OpKernel {
   // Steps that the history has room for; see `note_step` of the kernels.
   static Long Capacity(const Locked* state) { return (state[4].size() - 2) / 3; }
 
-  void Flush(Queue& queue, const CowClipTable& table, const Locked* state, Long to) {
-    BringUpToDate(queue, table, state, to, 0, table.rows, 0);
+  // A replay of rows [first, end) up to step `to`; they get this step count.
+  static ReplayTable Replay(const CowClipTable& table, const Locked* state, Long to, Long first,
+                            Long end, Long count) {
+    ReplayTable replay{state[0].data<float>(), state[1].data<float>(), state[2].data<float>(),
+                       state[3].data<float>(), state[4].data<float>(), Capacity(state), to,
+                       table.rows, first, end, count, table.d, table.tile, table.slot};
+    replay.blocks = static_cast<int>(Blocks(table, end - first));
+    replay.keep_m = table.keep_m;
+    replay.keep_v = table.keep_v;
+    replay.epsilon = table.epsilon;
+    replay.l2 = table.l2;
+    return replay;
+  }
+
+  static ReplayTable Flush(const CowClipTable& table, const Locked* state, Long to) {
+    return Replay(table, state, to, 0, table.rows, 0);
   }
 
   // A part of the rows in each step, so that no row misses many steps.
-  void Sweep(Queue& queue, const CowClipTable& table, const Locked* state, Long to) {
+  static ReplayTable Sweep(const CowClipTable& table, const Locked* state, Long to) {
     const Long part = to % table.sweep;
-    const Long first = table.rows * part / table.sweep;
-    const Long end = table.rows * (part + 1) / table.sweep;
-    if (first < end) BringUpToDate(queue, table, state, to, first, end, to);
+    return Replay(table, state, to, table.rows * part / table.sweep,
+                  table.rows * (part + 1) / table.sweep, to);
   }
 
-  void BringUpToDate(Queue& queue, const CowClipTable& table, const Locked* state, Long to,
-                     Long first, Long end, Long count) {
-    queue.Launch(table.functions[kSweepRows], Blocks(table, end - first), state[0].data<float>(),
-                 state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
-                 state[4].data<float>(), Capacity(state), to, first, end, count, table.d,
-                 table.keep_m, table.keep_v, table.epsilon, table.l2);
+  // One launch for all tables, as far as a kernel's parameters have room for them.
+  template <class... Args>
+  void LaunchReplays(Queue& queue, Function function, const std::vector<ReplayTable>& tables,
+                     Args... args) {
+    for (std::size_t first = 0; first < tables.size(); first += kReplayTables) {
+      const std::size_t end = std::min<std::size_t>(tables.size(), first + kReplayTables);
+      ReplayTables some{};
+      int blocks = 0;
+      for (std::size_t i = first; i < end; ++i) {
+        ReplayTable& each = some.of[some.count++] = tables[i];
+        each.first_block = blocks;
+        blocks += each.blocks;
+      }
+      queue.Launch(tables_[0]->functions[function], blocks, some, args...);
+    }
   }
 
   // Number of blocks for a kernel with one tile per row, of at most n rows.

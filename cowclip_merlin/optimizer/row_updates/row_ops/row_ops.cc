@@ -24,17 +24,15 @@ class CatchUpOp : public RowOp {
     const Tensor* ids;
     TF_RETURN_IF_ERROR(context->input("ids", &ids));
     const Long n = ids->NumElements();
-    for (std::size_t i = 0; n > 0 && i < tables_.size(); ++i) {
-      const CowClipTable& table = *tables_[i];
+    if (n == 0) return tensorflow::OkStatus();
+    std::vector<ReplayTable> replays;
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
       const Locked* state = &variables[i * per_table()];
-      queue.Launch(table.functions[kCatchUpRows],
-                   std::min<Long>(table.blocks, (n + kBlock - 1) / kBlock), state[0].data<float>(),
-                   state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
-                   state[4].data<float>(), Capacity(state), steps[i], ids->data(),
-                   static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, table.rows, table.d,
-                   table.keep_m, table.keep_v, table.epsilon, table.l2, status,
-                   table.slot);
+      replays.push_back(Replay(*tables_[i], state, steps[i], 0, 0, 0));
+      replays[i].blocks = std::min<Long>(tables_[i]->blocks, (n + kBlock - 1) / kBlock);
     }
+    LaunchReplays(queue, kCatchUpRows, replays, ids->data(),
+                  static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, status);
     return tensorflow::OkStatus();
   }
 };
@@ -46,8 +44,11 @@ class FlushOp : public RowOp {
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
                          std::vector<Long>& steps, Long* status, Seen&) override {
+    std::vector<ReplayTable> replays;
     for (std::size_t i = 0; i < steps.size(); ++i)
-      if (steps[i] > 0) Flush(queue, *tables_[i], &variables[i * per_table()], steps[i]);
+      if (steps[i] > 0)
+        replays.push_back(Flush(*tables_[i], &variables[i * per_table()], steps[i]));
+    LaunchReplays(queue, kSweepRows, replays);
     return tensorflow::OkStatus();
   }
 };

@@ -67,13 +67,14 @@ class StepOp : public RowOp {
       Look(seen, status, queue);
       TF_RETURN_IF_ERROR(Refused(seen, status, queue));
     }
+    std::vector<ReplayTable> sweeps;
     for (std::size_t i = 0; i < count; ++i) {
       const CowClipTable& table = *tables_[i];
       Locked* state = &variables[i * per_table()];
       float *last = nullptr, *history = nullptr;
       if (table.exact) {
         if (steps[i] >= Capacity(state)) {
-          Flush(queue, table, state, steps[i]);
+          LaunchReplays(queue, kSweepRows, {Flush(table, state, steps[i])});
           steps[i] = 0;
         }
         last = state[3].data<float>();
@@ -86,8 +87,9 @@ class StepOp : public RowOp {
                    table.least, table.bound, table.exact, last, history,
                    table.exact ? Capacity(state) : 0, steps[i], table.counted, counters, status,
                    table.slot);
-      if (table.exact) Sweep(queue, table, state, steps[i] + 1);
+      if (table.exact) sweeps.push_back(Sweep(table, state, steps[i] + 1));
     }
+    LaunchReplays(queue, kSweepRows, sweeps);
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     tensorflow::OpOutputList done;

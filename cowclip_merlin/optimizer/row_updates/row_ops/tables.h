@@ -20,6 +20,7 @@ enum Function {
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
 constexpr Long kSegment = 128;
+constexpr int kReplayTables = 16;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -34,6 +35,21 @@ struct CowClipTable {
   float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
   double r, least, bound;
   void* functions[kFunctions];
+};
+
+// What a replay needs to know about a table, and the tables of one launch; equal to `Table` and
+// `Tables` in kernels/cuda_replay.py.
+struct ReplayTable {
+  float *w, *m, *v, *last;
+  const float* history;
+  Long capacity, to, rows;
+  Long first, end, count;
+  int d, tile, slot, first_block, blocks;
+  float keep_m, keep_v, epsilon, l2;
+};
+struct ReplayTables {
+  int count;
+  ReplayTable of[kReplayTables];
 };
 
 // Writes one line for `row` (or id) of a table into `out`; `what` is 0 for a gradient that is not
