@@ -142,11 +142,15 @@ extern "C" __global__ void step_groups(
 }
 
 // Adam's learning rate of the next step, with both bias corrections.
+__device__ inline float corrected_rate(float rate, index_t iterations, float beta_1,
+                                       float beta_2) {
+    const float t = (float)(iterations + 1);
+    return rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
+}
+
 extern "C" __global__ void bias_corrected_rate(
     const float* rate, const index_t* iterations, float beta_1, float beta_2, float* alpha) {
-    if (this_thread() != 0) return;
-    const float t = (float)(*iterations + 1);
-    *alpha = *rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
+    if (this_thread() == 0) *alpha = corrected_rate(*rate, *iterations, beta_1, beta_2);
 }
 
 // Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows.

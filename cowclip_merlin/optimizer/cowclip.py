@@ -14,7 +14,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
+from cowclip_merlin.optimizer.exchange.replica import sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of
 from cowclip_merlin.optimizer.keras_updates.keras_update import KerasUpdate
@@ -246,7 +246,7 @@ class CowClip(WrappingOptimizer):
         if dense_pairs:
             # After the tables: a gradient that is not finite must stop the whole step.
             with tf.control_dependencies([s for s in steps if s is not None]):
-                steps = [*steps, apply_locally(self.dense_optimizer, dense_pairs)]
+                steps = [*steps, self._update.apply_dense(self.dense_optimizer, dense_pairs)]
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
 

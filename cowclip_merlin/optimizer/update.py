@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from cowclip_merlin.kernels import UniqueRows
-from cowclip_merlin.types import IndexedSlices, Pair, Tensor, Variable
+from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Operation, Pair, Tensor, Variable
 
 Summary: TypeAlias = "tuple[Tensor, Tensor] | None"
 """Share of clipped rows and mean factor, scalars; None if no table is clipped."""
@@ -23,6 +23,15 @@ class Update(Protocol):
 
         Returns:
             Tensors to wait for the step; share of clipped rows and mean factor.
+        """
+        ...
+
+    def apply_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights, after that of the tables.
+
+        Args:
+            optimizer: the dense optimizer.
+            pairs: gradient, summed over replicas, and variable.
         """
         ...
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
+from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options
@@ -26,7 +27,8 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
 ]
-SOURCE = COMMON_SOURCE + ARRAY_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE
+OF_STEPS = GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE + DENSE_SOURCE
+SOURCE = COMMON_SOURCE + ARRAY_SOURCE + OF_STEPS
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
 
@@ -54,6 +56,7 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "step_groups",
             "catch_up_rows",
             "sweep_rows",
+            "step_weights",
         ):
             assert f".entry {name}(" in ptx
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
@@ -74,5 +77,5 @@ def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architec
     assert done.returncode == 0, done.stderr
     registers = [int(x) for x in re.findall(r"Used (\d+) registers", done.stderr)]
     assert len(registers) == SOURCE.count('extern "C" __global__') and max(registers) <= 128
-    # A stack frame would hold a copy of the tables that `catch_up_rows` and `sweep_rows` are given.
+    # A stack frame would hold a copy of the tables that a kernel is given by value.
     assert set(re.findall(r"(\d+) bytes (?:stack frame|spill)", done.stderr)) == {"0"}

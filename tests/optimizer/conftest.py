@@ -90,3 +90,25 @@ def emulated(tf, monkeypatch, row_ops_folder):
     monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *_: None)
     with tf.device("CPU"):
         yield
+
+
+EMULATED = pytest.param("emulated", marks=pytest.mark.system)
+GPU = pytest.param("gpu", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=[EMULATED, GPU])
+def where(request):
+    """Where `backend="cupy"` runs in this test: "emulated" or "gpu"."""
+    if request.param == "emulated":
+        from emulated_cupy import COMPILER
+
+        if COMPILER is None:
+            pytest.skip("no g++ on PATH")
+        request.getfixturevalue("emulated")
+        yield request.param
+        return
+    tf = request.getfixturevalue("tf")
+    if not tf.config.list_logical_devices("GPU"):
+        pytest.skip("TensorFlow finds no GPU")
+    with tf.device("GPU:0"):
+        yield request.param

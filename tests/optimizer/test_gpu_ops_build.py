@@ -46,6 +46,26 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     assert sizes["kSegment"] == cuda_source.SEGMENT
 
 
+@pytest.mark.parametrize("kernel, host", [("Table", "ReplayTable"), ("Weight", "DenseWeight")])
+def test_both_sides_agree_on_what_a_kernel_is_given_by_value(tf, kernel, host):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
+    ours, theirs = fields_of(gpu_ops.PROGRAM, kernel), fields_of(header, host)
+    assert ours == theirs and len(ours) > 3
+    most = re.search(rf"MOST_{kernel.upper()}S = (\d+)", gpu_ops.PROGRAM)[1]
+    assert re.search(rf"k{host}s = {most}\b", header)
+    lists = r"struct {}s {{\s+int count;\s+{} of\[{}\];"
+    assert re.search(lists.format(kernel, kernel, f"MOST_{kernel.upper()}S"), gpu_ops.PROGRAM)
+    assert re.search(lists.format(host, host, f"k{host}s"), header)
+
+
+def fields_of(source, struct):
+    """Types and names in order, in one spelling."""
+    text = re.search(rf"struct {struct} {{(.*?)\n}};", source, re.S)[1]
+    return re.sub(r"//.*", "", text).replace("index_t", "Long").split()
+
+
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """A cache folder that does not exist yet, and a folder of this process for its substitute."""

@@ -1,10 +1,7 @@
 """Rows that the launched kernels have replayed, on a GPU or emulated, against the exact replay."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
-from emulated_cupy import COMPILER
 from replay_arithmetic import CALM, SIGNS, SWINGING, Adam, approximate_replay, exact_replay
 
 import cowclip_merlin as cc
@@ -17,28 +14,7 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def where(request):
-    """A scope in which the kernels run, emulated on the CPU or on a GPU, and the steps to make."""
-    if request.param == "emulated":
-        request.getfixturevalue("emulated")
-        return nullcontext(), 60
-    tf = request.getfixturevalue("tf")
-    if not tf.config.list_logical_devices("GPU"):
-        pytest.skip("TensorFlow finds no GPU")
-    return tf.device("GPU:0"), 1000
-
-
-HERE = [
-    pytest.param(
-        "emulated",
-        marks=[
-            pytest.mark.system,
-            pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH"),
-        ],
-    ),
-    pytest.param("gpu", marks=pytest.mark.gpu),
-]
+STEPS = {"emulated": 60, "gpu": 1000}
 
 
 def launched(tf, adam, lr, state, steps):
@@ -65,12 +41,10 @@ def launched(tf, adam, lr, state, steps):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("case", range(len(CASES)))
-@pytest.mark.parametrize("where", HERE, indirect=True)
 def test_replayed_rows_are_within_the_bound(tf, where, case):
-    (adam, lr, scale), (scope, steps) = CASES[case], where
+    adam, lr, scale = CASES[case]
     state = adam.start((ROWS, D), scale)
-    with scope:
-        w, rates = launched(tf, adam, lr, state, steps)
+    w, rates = launched(tf, adam, lr, state, STEPS[where])
     exact, largest = exact_replay([x[1:] for x in state], rates, adam)
     assert not np.array_equal(exact, state[0][1:])
     found, rested = np.abs(np.float64(exact) - w), 2e-8 * rates.max()  # see `at_rest`
@@ -78,13 +52,12 @@ def test_replayed_rows_are_within_the_bound(tf, where, case):
     assert (found <= CALM * largest + rested).all() or not adam.is_calm(rates)
 
 
-@pytest.mark.parametrize("where", HERE[:1], indirect=True)
-def test_the_kernels_compute_what_the_model_of_their_errors_computes(tf, where):
+@pytest.mark.system
+def test_the_kernels_compute_what_the_model_of_their_errors_computes(tf, emulated):
     """Without errors, as in the emulator, the bits are the same."""
     adam = Adam(l2=2e-5)
     state = adam.start((ROWS, D), 1e-2)
-    with where[0]:
-        w, rates = launched(tf, adam, 1e-4, state, 30)
+    w, rates = launched(tf, adam, 1e-4, state, 30)
     expected = approximate_replay([x[1:] for x in state], rates, adam, SIGNS["none"])
     np.testing.assert_array_equal(w, expected)
     assert (expected != exact_replay([x[1:] for x in state], rates, adam)[0]).any()

@@ -15,7 +15,7 @@ from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clipped
 from cowclip_merlin.optimizer.keras_updates.clippy import bounded_step
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 from cowclip_merlin.optimizer.update import Summary
-from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Pair, Tensor, Variable
+from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Operation, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
 
@@ -45,6 +45,10 @@ class KerasUpdate:
             gradients, factors = clipped(*arguments)
             steps = [apply_locally(self.optimizer, gradients)]
         return steps, summarize(factors)
+
+    def apply_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights; see `Update.apply_dense`."""
+        return apply_locally(optimizer, pairs)
 
     def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""

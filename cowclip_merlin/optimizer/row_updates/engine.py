@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.exchange.replica import apply_locally
 from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
-from cowclip_merlin.types import Array, IndexedSlices, KerasOptimizer, Pair, Tensor, Variable
+from cowclip_merlin.types import (
+    Array,
+    IndexedSlices,
+    KerasOptimizer,
+    Operation,
+    Pair,
+    Tensor,
+    Variable,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.optimizer.update import Summary
@@ -113,6 +122,10 @@ class Engine(ABC):
             table: a table of this optimizer.
             wait: wait for earlier steps, and raise their error now.
         """
+
+    def update_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights; see `Update.apply_dense`."""
+        return apply_locally(optimizer, pairs)
 
     def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""

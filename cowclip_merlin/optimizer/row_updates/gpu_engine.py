@@ -16,9 +16,9 @@ from cowclip_merlin.optimizer.exchange.replica import (
     gather_ids,
     replicated_variable,
 )
-from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.optimizer.row_updates import dense_step, gpu_ops
 from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, warn_of_stale_rows
-from cowclip_merlin.types import DType, Pair, Tensor, Variable
+from cowclip_merlin.types import DType, KerasOptimizer, Operation, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.optimizer.update import Summary
@@ -37,9 +37,10 @@ class GpuEngine(Engine):
 
     A step is refused if a gradient is not finite or an id is outside its table. In a graph, the
     host does not wait for the step, so a later step or `flush` raises the error. Then the tables
-    and their moments are as before the refused step. But the counters of all optimizers include
-    it, and the dense optimizer has made its step. In eager mode, the refused step itself raises
-    the error, before the dense optimizer's step.
+    and their moments are as before the refused step, and so are the dense weights if `dense_step`
+    updates them. But the counters of all optimizers include it, and another dense optimizer has
+    made its step. In eager mode, the refused step itself raises the error, before the dense
+    optimizer's step.
 
     Args:
         operations: the loaded operations.
@@ -71,6 +72,11 @@ class GpuEngine(Engine):
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
         indices = _alike([s.indices for s, _ in pairs], (tf.int64, tf.int32))
         bfloat16 = values[0].dtype == tf.bfloat16
+        numbers = [
+            self._number(table, counted=each, bfloat16=bfloat16)
+            for table, each in zip(tables, counted)
+        ]
+        self._known["any"] = tables[0], numbers[0]
         share, mean, done = self.operations.module.cow_clip_step(
             rate=self.adam._decayed_lr(tf.float32),
             iterations=self.adam.iterations.read_value(),
@@ -78,10 +84,7 @@ class GpuEngine(Engine):
             indices=indices,
             values=values,
             variables=self._variables(tables),
-            tables=[
-                self._number(table, counted=each, bfloat16=bfloat16)
-                for table, each in zip(tables, counted)
-            ],
+            tables=numbers,
             wait=tf.executing_eagerly(),
         )
         for table, count in zip(tables, done):
@@ -91,6 +94,16 @@ class GpuEngine(Engine):
         share.set_shape([])
         mean.set_shape([])
         return [share], (share, mean) if any(counted) else None
+
+    def update_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights; see `Update.apply_dense`."""
+        table, number = self._known.get("any", (None, 0))
+        if table is None or not dense_step.fits(optimizer, pairs, table):
+            return super().update_dense(optimizer, pairs)
+        status, operations = self._status(table), self.operations
+        return dense_step.make(
+            optimizer, pairs, operations=operations, number=number, status=status
+        )
 
     def flush(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.

@@ -21,7 +21,15 @@ from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, flat_ids
 from cowclip_merlin.optimizer.update import Summary
-from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Pair, Tensor, Variable, VariableRef
+from cowclip_merlin.types import (
+    IndexedSlices,
+    KerasOptimizer,
+    Operation,
+    Pair,
+    Tensor,
+    Variable,
+    VariableRef,
+)
 
 tf = compat.tensorflow()
 
@@ -60,6 +68,10 @@ class RowUpdate:
         if self.config.update == "dense":
             self._flush(wait=False)
         return done
+
+    def apply_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights; see `Update.apply_dense`."""
+        return self._engine.update_dense(optimizer, pairs)
 
     def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check.

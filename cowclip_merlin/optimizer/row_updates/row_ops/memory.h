@@ -43,8 +43,10 @@ tensorflow::Status FindSeen(int owner, const void* status, std::size_t size, Que
 // Memory of a locked variable. If another variable shares it, this one gets its own copy first.
 class Locked {
  public:
+  // With `in_place`, a read of the whole variable copies it from now on, and so a later Open does
+  // not: right for tables, which are large and read by row.
   tensorflow::Status Open(OpKernelContext* context, const tensorflow::ResourceHandle& handle,
-                          Queue& queue) {
+                          Queue& queue, bool in_place) {
     TF_RETURN_IF_ERROR(tensorflow::LookupResource(context, handle, &variable_));
     lock_ = std::make_unique<tensorflow::mutex_lock>(*variable_->mu());
     Tensor* tensor = variable_->tensor();
@@ -54,7 +56,7 @@ class Locked {
       queue.Copy(own.data(), tensor->data(), tensor->TotalBytes());
       *tensor = own;
     }
-    variable_->copy_on_read_mode.store(true);  // a read of the whole variable then copies it
+    if (in_place) variable_->copy_on_read_mode.store(true);
     return tensorflow::OkStatus();
   }
   template <class T>

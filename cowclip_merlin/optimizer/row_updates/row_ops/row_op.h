@@ -39,7 +39,8 @@ class RowOp : public OpKernel {
     for (int k = 0; k < size; ++k) {
       const int i = (k + size - 1) % size;
       const auto& handle = handles[i].scalar<tensorflow::ResourceHandle>()();
-      OP_REQUIRES_OK(context, variables[i].Open(context, handle, queue));
+      OP_REQUIRES_OK(context,
+                     variables[i].Open(context, handle, queue, i == size - 1 || in_place()));
     }
     const Locked& last = variables.back();
     status_size_ = last.size();
@@ -61,6 +62,9 @@ class RowOp : public OpKernel {
   }
 
  protected:
+  // Whether the variables besides the status are seldom read as a whole; see `Locked::Open`.
+  virtual bool in_place() const { return true; }
+
   virtual tensorflow::Status Run(OpKernelContext* context, Queue& queue,
                                  std::vector<Locked>& variables, std::vector<Long>& steps,
                                  Long* status, Seen& seen) = 0;

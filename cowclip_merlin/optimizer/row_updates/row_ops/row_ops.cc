@@ -7,6 +7,7 @@
 // Python compiles the kernels and registers each table once (`cowclip_add_table`). Operations refer
 // to tables by the numbers that this function returns. In tests, tables of kind "host" have the
 // functions of emulated kernels, so that the same code runs without a device.
+#include "dense.h"
 #include "row_op.h"
 #include "step.h"
 #include "tensorflow/core/framework/op.h"
@@ -109,6 +110,23 @@ REGISTER_OP("CowClipFlush")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+REGISTER_OP("CowClipDense")
+    .Attr("N: int >= 1")
+    .Attr("K: int >= 0")
+    .Attr("V: int >= 1")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Attr("epsilon: float")
+    .Input("rate: float")
+    .Input("iterations: int64")
+    .Input("beta_1: float")
+    .Input("beta_2: float")
+    .Input("counts: K * int64")
+    .Input("gradients: N * float")
+    .Input("variables: V * resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
 REGISTER_KERNEL_BUILDER(
     Name("CowClipCatchUp").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
         "variables"),
@@ -123,6 +141,11 @@ REGISTER_KERNEL_BUILDER(
     Name("CowClipFlush").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
         "variables"),
     FlushOp);
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipDense").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
+        "variables"),
+    DenseOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipCatchUp").Device(tensorflow::DEVICE_CPU), CatchUpOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipStep").Device(tensorflow::DEVICE_CPU), StepOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipFlush").Device(tensorflow::DEVICE_CPU), FlushOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipDense").Device(tensorflow::DEVICE_CPU), DenseOp);

@@ -15,12 +15,12 @@ using Long = long long;
 enum Function {
   kLoadKeys, kCountDigits, kScanCounts, kScatterDigits, kCountHeads, kWriteHeads, kSumGroups,
   kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kSweepRows, kBiasCorrectedRate,
-  kFunctions,
+  kStepWeights, kFunctions,
 };
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
 constexpr Long kSegment = 128;
-constexpr int kReplayTables = 16;
+constexpr int kReplayTables = 16, kDenseWeights = 64;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -50,6 +50,18 @@ struct ReplayTable {
 struct ReplayTables {
   int count;
   ReplayTable of[kReplayTables];
+};
+
+// Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda_dense.py.
+struct DenseWeight {
+  float *w, *m, *v;
+  const float* g;
+  Long size;
+  int first_block, blocks;
+};
+struct DenseWeights {
+  int count;
+  DenseWeight of[kDenseWeights];
 };
 
 // Writes one line for `row` (or id) of a table into `out`; `what` is 0 for a gradient that is not

@@ -1,0 +1,45 @@
+"""CUDA C++ of Adam for the dense weights: one launch updates all of them.
+
+The source follows `cuda_step.STEP_SOURCE` in one program and uses its functions.
+"""
+
+from __future__ import annotations
+
+DENSE_SOURCE = r"""
+// A weight tensor, with some blocks of the launch. Equal to `DenseWeight` in row_ops/tables.h.
+struct Weight {
+    float *w, *m, *v;
+    const float* g;
+    index_t size;
+    int first_block, blocks;
+};
+
+enum { MOST_WEIGHTS = 64 };
+struct Weights {
+    int count;
+    Weight of[MOST_WEIGHTS];
+};
+
+// One step of Adam of all these weights, unless the tables have refused the step.
+extern "C" __global__ void step_weights(
+    const __grid_constant__ Weights weights, const float* rate, const index_t* iterations,
+    const float* beta_1, const float* beta_2, float epsilon, const index_t* status) {
+    if (status[0] != 0) return;
+    __shared__ float alpha;
+    if (threadIdx.x == 0) alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
+    __syncthreads();
+    const float keep_m = 1.0f - *beta_1, keep_v = 1.0f - *beta_2, my_alpha = alpha;
+    int k = 0;
+    while (k + 1 < weights.count && (int)blockIdx.x >= weights.of[k + 1].first_block) ++k;
+    const Weight& one = weights.of[k];
+    const index_t threads = (index_t)one.blocks * blockDim.x;
+    index_t i = (index_t)((int)blockIdx.x - one.first_block) * blockDim.x + threadIdx.x;
+    for (; i < one.size; i += threads) {
+        float w = one.w[i], m = one.m[i], v = one.v[i];
+        adam(w, m, v, one.g[i], my_alpha, keep_m, keep_v, epsilon);
+        one.w[i] = w;
+        one.m[i] = m;
+        one.v[i] = v;
+    }
+}
+"""
