@@ -29,12 +29,9 @@ extern "C" __global__ void step_weights(
     if (threadIdx.x == 0) alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
     __syncthreads();
     const float keep_m = 1.0f - *beta_1, keep_v = 1.0f - *beta_2, my_alpha = alpha;
-    int k = 0;
-    while (k + 1 < weights.count && (int)blockIdx.x >= weights.of[k + 1].first_block) ++k;
-    const Weight& one = weights.of[k];
-    const index_t threads = (index_t)one.blocks * blockDim.x;
-    index_t i = (index_t)((int)blockIdx.x - one.first_block) * blockDim.x + threadIdx.x;
-    for (; i < one.size; i += threads) {
+    const Weight& one = one_of_block(weights);
+    const index_t threads = threads_of(one);
+    for (index_t i = thread_of(one); i < one.size; i += threads) {
         float w = one.w[i], m = one.m[i], v = one.v[i];
         adam(w, m, v, one.g[i], my_alpha, keep_m, keep_v, epsilon);
         one.w[i] = w;

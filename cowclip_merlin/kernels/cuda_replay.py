@@ -115,17 +115,6 @@ struct Tables {
     Table of[MOST_TABLES];
 };
 
-__device__ inline const Table& table_of_block(const Tables& tables) {
-    int k = 0;
-    while (k + 1 < tables.count && (int)blockIdx.x >= tables.of[k + 1].first_block) ++k;
-    return tables.of[k];
-}
-
-// This thread's number among those of its table.
-__device__ inline int thread_of(const Table& table) {
-    return ((int)blockIdx.x - table.first_block) * (int)blockDim.x + (int)threadIdx.x;
-}
-
 __device__ inline void replay_number(const Table& table, index_t at, index_t from) {
     float my_w = table.w[at], my_m = table.m[at], my_v = table.v[at];
     replay(my_w, my_m, my_v, from, table.to, table.history, table.capacity, table.keep_m,
@@ -151,14 +140,14 @@ __device__ inline index_t take_row(const Table& table, index_t id, index_t* stat
 // Bring the rows of these ids up to date in all tables; ids may have duplicates. Each lane checks
 // one id. The first lane takes the row, and the tiles of its warp replay the rows that the lanes
 // have taken.
-extern "C" __global__ void catch_up_rows(
+extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
     const __grid_constant__ Tables tables, const void* ids, int wide, index_t n, index_t* status) {
     // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
     if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
-    const Table& table = table_of_block(tables);
+    const Table& table = one_of_block(tables);
     const int lane = threadIdx.x % 32, tile = lane / table.tile, in_tile = lane % table.tile;
     const int tiles = 32 / table.tile, d = table.d;
-    const index_t to = table.to, warps = (index_t)table.blocks * blockDim.x / 32;
+    const index_t to = table.to, warps = threads_of(table) / 32;
     for (index_t warp = thread_of(table) / 32; warp * 32 < n; warp += warps) {
         const index_t i = warp * 32 + lane, row = i < n ? id_at(ids, wide, i) : 0;
         const index_t seen = i < n ? take_row(table, row, status) : to;
@@ -180,10 +169,10 @@ extern "C" __global__ void catch_up_rows(
 // per row. It also runs after a refused step: if the host forgets the history, a row must not keep
 // its count.
 extern "C" __global__ void sweep_rows(const __grid_constant__ Tables tables) {
-    const Table& table = table_of_block(tables);
+    const Table& table = one_of_block(tables);
     const int thread = thread_of(table), lane = thread % table.tile, d = table.d;
     const index_t to = table.to, end = table.end;
-    const index_t tiles = (index_t)table.blocks * (blockDim.x / table.tile);
+    const index_t tiles = threads_of(table) / table.tile;
     const int before = thread / table.tile % (32 / table.tile);  // tiles of this warp before it
     index_t row = table.first + thread / table.tile;
     // All lanes of a warp stay until all its tiles are done.

@@ -56,6 +56,25 @@ __device__ inline index_t this_thread() {
     return (index_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
+// A launch may serve several tables or weights, each with some blocks of it. Returns the one that
+// this block is for. The list is a parameter of the kernel, passed by value.
+template <class List>
+__device__ inline auto one_of_block(const List& list) -> decltype((list.of[0])) {
+    int k = 0;
+    while (k + 1 < list.count && (int)blockIdx.x >= list.of[k + 1].first_block) ++k;
+    return list.of[k];
+}
+
+// This thread's number among those of its table, and how many these are.
+template <class One>
+__device__ inline int thread_of(const One& one) {
+    return ((int)blockIdx.x - one.first_block) * (int)blockDim.x + (int)threadIdx.x;
+}
+template <class One>
+__device__ inline int threads_of(const One& one) {
+    return one.blocks * (int)blockDim.x;
+}
+
 // Every lane of the tile gets the same bits, because both partners add the same two numbers.
 __device__ inline double tile_sum(double x) {
     for (int k = TILE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);

@@ -12,62 +12,84 @@ __device__ inline void check_sum(float x, index_t* status, int table, word_t row
     if (x - x != 0.0f) refuse(status, table, 0, row);  // Inf - Inf and NaN - NaN are NaN
 }
 
-// One tile per distinct id. Ids that occur more than `segment` times are queued in pieces for the
-// next two kernels: queued[0] ids, queued[1] pieces. Their order has no effect on the sums.
-extern "C" __global__ void sum_groups(
-    const value_t* values, const word_t* order, const word_t* starts, const word_t* ids,
-    const word_t* u, int d, index_t segment, word_t* queued, word_t* hot, word_t* hot_first,
-    word_t* piece_begin, word_t* piece_end, float* g, index_t* status, int table) {
-    const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
-    const int lane = (int)(this_thread() % TILE);
-    for (index_t row = this_thread() / TILE; row < rows; row += tiles) {
-        const index_t begin = starts[row], end = starts[row + 1];
+// What the sums of a table need. One launch serves several tables; see `one_of_block`. Equal to
+// `SumTable` in row_ops/tables.h.
+struct SumTable {
+    const value_t* values;
+    const word_t *order, *starts, *ids, *u;
+    word_t *queued, *hot, *hot_first, *piece_begin, *piece_end;
+    float *partial, *g;
+    int d, tile, slot, first_block, blocks;
+};
+
+enum { MOST_SUM_TABLES = 16 };
+struct SumTables {
+    int count;
+    SumTable of[MOST_SUM_TABLES];
+};
+
+// Queue a frequent id and its pieces: queued[0] ids, queued[1] pieces. Their order has no effect on
+// the sums. A call of its own keeps its registers out of the loop over rare ids.
+__device__ __noinline__ void queue_pieces(const SumTable& t, word_t row, index_t begin, index_t end,
+                                          index_t segment) {
+    const word_t slot = atomicAdd(&t.queued[0], 1u);
+    word_t piece = atomicAdd(&t.queued[1], (word_t)((end - begin + segment - 1) / segment));
+    t.hot[slot] = row;
+    t.hot_first[slot] = piece;
+    for (index_t at = begin; at < end; at += segment, ++piece) {
+        t.piece_begin[piece] = (word_t)at;
+        t.piece_end[piece] = (word_t)(at + segment < end ? at + segment : end);
+    }
+}
+
+// One tile per distinct id. Ids that occur more than `segment` times are left to the next two
+// kernels. Five blocks leave 48 registers, which suffice.
+extern "C" __launch_bounds__(BLOCK, 5) __global__ void sum_groups(
+    const __grid_constant__ SumTables tables, index_t segment, index_t* status) {
+    const SumTable& t = one_of_block(tables);
+    const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
+    const int d = t.d, lane = thread_of(t) % t.tile;
+    for (index_t row = thread_of(t) / t.tile; row < rows; row += tiles) {
+        const index_t begin = t.starts[row], end = t.starts[row + 1];
         if (end - begin <= segment) {
-            for (int j = lane; j < d; j += TILE) {
-                const float sum = sum_of<8>(values, order, begin, end, d, j);
-                g[row * d + j] = sum;
-                check_sum(sum, status, table, ids[row]);
+            for (int j = lane; j < d; j += t.tile) {
+                const float sum = sum_of<8>(t.values, t.order, begin, end, d, j);
+                t.g[row * d + j] = sum;
+                check_sum(sum, status, t.slot, t.ids[row]);
             }
         } else if (lane == 0) {
-            const word_t pieces = (word_t)((end - begin + segment - 1) / segment);
-            const word_t slot = atomicAdd(&queued[0], 1u);
-            word_t piece = atomicAdd(&queued[1], pieces);
-            hot[slot] = (word_t)row;
-            hot_first[slot] = piece;
-            for (index_t at = begin; at < end; at += segment, ++piece) {
-                piece_begin[piece] = (word_t)at;
-                piece_end[piece] = (word_t)(at + segment < end ? at + segment : end);
-            }
+            queue_pieces(t, (word_t)row, begin, end, segment);
         }
     }
 }
 
 // Sum each piece of the frequent ids; one tile per piece.
-extern "C" __global__ void sum_queued(
-    const value_t* values, const word_t* order, const word_t* queued, const word_t* piece_begin,
-    const word_t* piece_end, int d, float* partial) {
-    const index_t pieces = queued[1], tiles = (index_t)gridDim.x * blockDim.x / TILE;
-    for (index_t piece = this_thread() / TILE; piece < pieces; piece += tiles)
-        for (int j = (int)(this_thread() % TILE); j < d; j += TILE)
-            partial[piece * d + j] =
-                sum_of<8>(values, order, piece_begin[piece], piece_end[piece], d, j);
+extern "C" __global__ void sum_queued(const __grid_constant__ SumTables tables) {
+    const SumTable& t = one_of_block(tables);
+    const index_t pieces = t.queued[1], tiles = threads_of(t) / t.tile;
+    const int d = t.d, lane = thread_of(t) % t.tile;
+    for (index_t piece = thread_of(t) / t.tile; piece < pieces; piece += tiles)
+        for (int j = lane; j < d; j += t.tile)
+            t.partial[piece * d + j] =
+                sum_of<8>(t.values, t.order, t.piece_begin[piece], t.piece_end[piece], d, j);
 }
 
 // Add the pieces of each frequent id, in their order; one tile per id.
 extern "C" __global__ void join_queued(
-    const float* partial, const word_t* queued, const word_t* hot, const word_t* hot_first,
-    const word_t* starts, const word_t* ids, int d, index_t segment, float* g, index_t* status,
-    int table) {
-    const index_t rows = queued[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
-    for (index_t h = this_thread() / TILE; h < rows; h += tiles) {
-        const index_t row = hot[h], first = hot_first[h];
-        const index_t pieces = ((index_t)starts[row + 1] - starts[row] + segment - 1) / segment;
-        for (int j = (int)(this_thread() % TILE); j < d; j += TILE) {
-            float sum = partial[first * d + j];
+    const __grid_constant__ SumTables tables, index_t segment, index_t* status) {
+    const SumTable& t = one_of_block(tables);
+    const index_t rows = t.queued[0], tiles = threads_of(t) / t.tile;
+    const int d = t.d, lane = thread_of(t) % t.tile;
+    for (index_t h = thread_of(t) / t.tile; h < rows; h += tiles) {
+        const index_t row = t.hot[h], first = t.hot_first[h];
+        const index_t pieces =
+            ((index_t)t.starts[row + 1] - t.starts[row] + segment - 1) / segment;
+        for (int j = lane; j < d; j += t.tile) {
+            float sum = t.partial[first * d + j];
 #pragma unroll 16
-            for (index_t p = 1; p < pieces; ++p) sum += partial[(first + p) * d + j];
-            g[row * d + j] = sum;
-            check_sum(sum, status, table, ids[row]);
+            for (index_t p = 1; p < pieces; ++p) sum += t.partial[(first + p) * d + j];
+            t.g[row * d + j] = sum;
+            check_sum(sum, status, t.slot, t.ids[row]);
         }
     }
 }

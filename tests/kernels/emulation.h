@@ -22,6 +22,8 @@
 #define __global__
 #define __device__
 #define __grid_constant__
+#define __launch_bounds__(threads, blocks)
+#define __noinline__
 #define __shared__ static
 
 struct Index {

@@ -31,21 +31,16 @@ class DenseOp : public RowOp {
           return tensorflow::errors::InvalidArgument(
               "the gradient of dense weight ", i, " has ", gradients[i].NumElements(),
               " numbers, but the weight or a moment has ", variables[3 * i + k].size());
-    for (int first = 0; first < count; first += kDenseWeights) {
-      DenseWeights some{};
-      int blocks = 0;
-      for (int i = first; i < std::min(count, first + kDenseWeights); ++i) {
-        const Locked* state = &variables[3 * i];
-        const Long size = state[0].size(), needed = (size + kBlock - 1) / kBlock;
-        some.of[some.count++] = {
-            state[0].data<float>(), state[1].data<float>(), state[2].data<float>(),
-            static_cast<const float*>(gradients[i].data()), size, blocks,
-            static_cast<int>(std::max<Long>(1, std::min<Long>(tables_[0]->blocks, needed)))};
-        blocks += some.of[some.count - 1].blocks;
-      }
-      queue.Launch(tables_[0]->functions[kStepWeights], blocks, some, rate->data(),
-                   iterations->data(), beta_1->data(), beta_2->data(), epsilon_, status);
+    std::vector<DenseWeight> weights;
+    for (int i = 0; i < count; ++i) {
+      const Locked* state = &variables[3 * i];
+      const Long size = state[0].size(), needed = (size + kBlock - 1) / kBlock;
+      weights.push_back({state[0].data<float>(), state[1].data<float>(), state[2].data<float>(),
+                         static_cast<const float*>(gradients[i].data()), size});
+      weights[i].blocks = std::max<Long>(1, std::min<Long>(tables_[0]->blocks, needed));
     }
+    LaunchFor<DenseWeights>(queue, kStepWeights, weights, rate->data(), iterations->data(),
+                            beta_1->data(), beta_2->data(), epsilon_, status);
     return tensorflow::OkStatus();
   }
 

@@ -100,20 +100,19 @@ class RowOp : public OpKernel {
                   table.rows * (part + 1) / table.sweep, to);
   }
 
-  // One launch for all tables, as far as a kernel's parameters have room for them.
-  template <class... Args>
-  void LaunchReplays(Queue& queue, Function function, const std::vector<ReplayTable>& tables,
-                     Args... args) {
-    for (std::size_t first = 0; first < tables.size(); first += kReplayTables) {
-      const std::size_t end = std::min<std::size_t>(tables.size(), first + kReplayTables);
-      ReplayTables some{};
-      int blocks = 0;
-      for (std::size_t i = first; i < end; ++i) {
-        ReplayTable& each = some.of[some.count++] = tables[i];
-        each.first_block = blocks;
-        blocks += each.blocks;
-      }
+  // One launch for all tables or weights, as far as the parameters of a kernel have room for them.
+  template <class List, class One, class... Args>
+  void LaunchFor(Queue& queue, Function function, const std::vector<One>& all, Args... args) {
+    List some{};
+    constexpr std::size_t most = sizeof some.of / sizeof some.of[0];
+    int blocks = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      One& each = some.of[some.count++] = all[i];
+      each.first_block = blocks;
+      blocks += each.blocks;
+      if (some.count < static_cast<int>(most) && i + 1 < all.size()) continue;
       queue.Launch(tables_[0]->functions[function], blocks, some, args...);
+      some.count = blocks = 0;
     }
   }
 

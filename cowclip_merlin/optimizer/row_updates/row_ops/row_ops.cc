@@ -32,8 +32,8 @@ class CatchUpOp : public RowOp {
       replays.push_back(Replay(*tables_[i], state, steps[i], 0, 0, 0));
       replays[i].blocks = std::min<Long>(tables_[i]->blocks, (n + kBlock - 1) / kBlock);
     }
-    LaunchReplays(queue, kCatchUpRows, replays, ids->data(),
-                  static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, status);
+    LaunchFor<ReplayTables>(queue, kCatchUpRows, replays, ids->data(),
+                            static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, status);
     return tensorflow::OkStatus();
   }
 };
@@ -49,7 +49,7 @@ class FlushOp : public RowOp {
     for (std::size_t i = 0; i < steps.size(); ++i)
       if (steps[i] > 0)
         replays.push_back(Flush(*tables_[i], &variables[i * per_table()], steps[i]));
-    LaunchReplays(queue, kSweepRows, replays);
+    LaunchFor<ReplayTables>(queue, kSweepRows, replays);
     return tensorflow::OkStatus();
   }
 };

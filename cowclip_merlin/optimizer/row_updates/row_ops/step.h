@@ -32,13 +32,14 @@ class StepOp : public RowOp {
     TF_RETURN_IF_ERROR(context->allocate_output(1, tensorflow::TensorShape({}), &mean));
     const std::size_t count = tables_.size();
     std::vector<Groups> groups(count);
-    std::vector<float*> sums(count);
+    std::vector<SumTable> sums(count);
     Workspace common;
-    const std::size_t at_counters = common.Reserve(3 * sizeof(Long));
+    // Counters for the log, then for each table those of its frequent ids.
+    const std::size_t at_counters = common.Reserve((3 + count) * sizeof(Long));
     const std::size_t at_alpha = common.Reserve(sizeof(float));
     TF_RETURN_IF_ERROR(common.Allocate(context));
     auto* counters = common.At<unsigned long long>(at_counters);
-    queue.Zero(counters, 6);
+    queue.Zero(counters, 2 * (3 + count));
     auto* alpha = common.At<float>(at_alpha);
     const CowClipTable& any = *tables_[0];
     queue.Launch(any.functions[kBiasCorrectedRate], 1, rate->data(), iterations->data(), any.beta_1,
@@ -57,10 +58,11 @@ class StepOp : public RowOp {
         TF_RETURN_IF_ERROR(Group(context, queue, i, ids, spaces[2 * i], status, &groups[i]));
         known[key] = groups[i];
       }
+      sums[i].queued = reinterpret_cast<Word*>(counters + 3 + i);
       TF_RETURN_IF_ERROR(
-          Sum(context, queue, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], status,
-              &sums[i]));
+          PrepareSum(context, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], &sums[i]));
     }
+    Sum(queue, indices, sums, status);
     // Check the gradients of all tables before writing any. A host that waits stops here;
     // otherwise the kernels refuse the step.
     if (wait_) {
@@ -74,14 +76,15 @@ class StepOp : public RowOp {
       float *last = nullptr, *history = nullptr;
       if (table.exact) {
         if (steps[i] >= Capacity(state)) {
-          LaunchReplays(queue, kSweepRows, {Flush(table, state, steps[i])});
+          LaunchFor<ReplayTables>(queue, kSweepRows,
+                                  std::vector<ReplayTable>{Flush(table, state, steps[i])});
           steps[i] = 0;
         }
         last = state[3].data<float>();
         history = state[4].data<float>();
       }
       queue.Launch(table.functions[kStepGroups], Blocks(table, indices[i].NumElements()),
-                   state[0].data<float>(), state[1].data<float>(), state[2].data<float>(), sums[i],
+                   state[0].data<float>(), state[1].data<float>(), state[2].data<float>(), sums[i].g,
                    groups[i].ids, groups[i].starts, groups[i].u, table.d, alpha,
                    table.keep_m, table.keep_v, table.epsilon, table.l2, table.kind, table.r,
                    table.least, table.bound, table.exact, last, history,
@@ -89,7 +92,7 @@ class StepOp : public RowOp {
                    table.slot);
       if (table.exact) sweeps.push_back(Sweep(table, state, steps[i] + 1));
     }
-    LaunchReplays(queue, kSweepRows, sweeps);
+    LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     tensorflow::OpOutputList done;
@@ -143,33 +146,41 @@ class StepOp : public RowOp {
     return tensorflow::OkStatus();
   }
 
-  tensorflow::Status Sum(OpKernelContext* context, Queue& queue, std::size_t number,
-                         const Tensor& values, Long n, const Groups& groups, Workspace& space,
-                         Long* status, float** sums) {
+  // Allocates what the sums of a table need, but for the counters `queued`.
+  tensorflow::Status PrepareSum(OpKernelContext* context, std::size_t number, const Tensor& values,
+                                Long n, const Groups& groups, Workspace& space, SumTable* sum) {
     const CowClipTable& table = *tables_[number];
-    const Long hots = n / kSegment + 1, pieces = 2 * hots, most = std::min(n, table.rows);
+    const Long hots = Hots(n), pieces = 2 * hots, most = std::min(n, table.rows);
     const std::size_t at_g = space.Reserve(4 * (most + 1) * table.d);
-    const std::size_t at_queued = space.Reserve(8);
     const std::size_t at_hot = space.Reserve(4 * hots), at_first = space.Reserve(4 * hots);
     const std::size_t at_begin = space.Reserve(4 * pieces), at_end = space.Reserve(4 * pieces);
     const std::size_t at_partial = space.Reserve(4 * pieces * table.d);
     TF_RETURN_IF_ERROR(space.Allocate(context));
-    float *g = space.At<float>(at_g), *partial = space.At<float>(at_partial);
-    Word *queued = space.At<Word>(at_queued), *hot = space.At<Word>(at_hot);
-    Word *first = space.At<Word>(at_first), *begin = space.At<Word>(at_begin);
-    Word* end = space.At<Word>(at_end);
-    *sums = g;
-    if (n == 0) return tensorflow::OkStatus();
-    queue.Zero(queued, 2);
-    void* const* run = table.functions;
-    queue.Launch(run[kSumGroups], Blocks(table, n), values.data(), groups.order, groups.starts,
-                 groups.ids, groups.u, table.d, kSegment, queued, hot, first, begin, end, g, status,
-                 table.slot);
-    queue.Launch(run[kSumQueued], Blocks(table, pieces), values.data(), groups.order, queued, begin,
-                 end, table.d, partial);
-    queue.Launch(run[kJoinQueued], Blocks(table, hots), partial, queued, hot, first, groups.starts,
-                 groups.ids, table.d, kSegment, g, status, table.slot);
+    *sum = {values.data(), groups.order, groups.starts, groups.ids, groups.u, sum->queued,
+            space.At<Word>(at_hot), space.At<Word>(at_first), space.At<Word>(at_begin),
+            space.At<Word>(at_end), space.At<float>(at_partial), space.At<float>(at_g), table.d,
+            table.tile, table.slot};
     return tensorflow::OkStatus();
+  }
+
+  // At most this many ids of n occur more than kSegment times.
+  static Long Hots(Long n) { return n / kSegment + 1; }
+
+  // Sums the gradients of all tables: rare ids, pieces of frequent ids, then over the pieces.
+  void Sum(Queue& queue, const tensorflow::OpInputList& indices, const std::vector<SumTable>& sums,
+           Long* status) {
+    std::vector<SumTable> groups, pieces, hots;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const Long n = indices[i].NumElements();
+      if (n == 0) continue;
+      for (auto* each : {&groups, &pieces, &hots}) each->push_back(sums[i]);
+      groups.back().blocks = static_cast<int>(Blocks(*tables_[i], n));
+      pieces.back().blocks = static_cast<int>(Blocks(*tables_[i], 2 * Hots(n)));
+      hots.back().blocks = static_cast<int>(Blocks(*tables_[i], Hots(n)));
+    }
+    LaunchFor<SumTables>(queue, kSumGroups, groups, kSegment, status);
+    LaunchFor<SumTables>(queue, kSumQueued, pieces);
+    LaunchFor<SumTables>(queue, kJoinQueued, hots, kSegment, status);
   }
 };
 

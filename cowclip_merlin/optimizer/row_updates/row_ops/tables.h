@@ -20,7 +20,7 @@ enum Function {
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
 constexpr Long kSegment = 128;
-constexpr int kReplayTables = 16, kDenseWeights = 64;
+constexpr int kReplayTables = 16, kSumTables = 16, kDenseWeights = 64;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -50,6 +50,19 @@ struct ReplayTable {
 struct ReplayTables {
   int count;
   ReplayTable of[kReplayTables];
+};
+
+// What the sums of a table need; equal to `SumTable` and `SumTables` in kernels/cuda_step.py.
+struct SumTable {
+  const void* values;
+  const Word *order, *starts, *ids, *u;
+  Word *queued, *hot, *hot_first, *piece_begin, *piece_end;
+  float *partial, *g;
+  int d, tile, slot, first_block, blocks;
+};
+struct SumTables {
+  int count;
+  SumTable of[kSumTables];
 };
 
 // Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda_dense.py.
