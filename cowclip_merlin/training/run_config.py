@@ -66,6 +66,11 @@ class RunConfig:
         if not (run / CONFIG).exists():
             raise InputError(f"{run}: no config.json; give the run folder that cowclip train wrote")
         config = read_json(run / CONFIG)
+        if isinstance(config, dict) and "features" in config:
+            raise InputError(
+                f"{run}: a run of online training; give one of cowclip train, or score events with "
+                "cowclip online serve"
+            )
         version = config.get("format_version") if isinstance(config, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(

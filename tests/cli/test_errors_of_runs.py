@@ -85,6 +85,12 @@ def config_of_another_kind(p):
     return p.evaluate(run, p.data())
 
 
+def config_of_a_stream(p):
+    run = p.run()
+    (run / "config.json").write_text('{"features": {}, "settings": {}}')
+    return p.evaluate(run, p.data())
+
+
 def layout_of_another_kind(p):
     data = p.data()
     p.edited_json(data / "dataset.json", layout=["label"])
@@ -205,6 +211,7 @@ CASES = {
     ),
     "config.json of a run with unknown settings": (settings_that_are_none, r"damaged config\.json"),
     "config.json of a run that is a list": (config_of_another_kind, r"run of format None"),
+    "config.json of a stream": (config_of_a_stream, r"run of online training; .*online serve"),
     "layout of dataset.json that is a list": (layout_of_another_kind, r"damaged dataset\.json"),
     "resume of nothing": (lambda p: p.train(p.data(), "--resume"), r"config\.json"),
     "resume with another rate": (
