@@ -11,6 +11,7 @@ from pathlib import Path
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.events.features import (
+    AddedColumn,
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
@@ -38,7 +39,7 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
                 del column[name]
     if not columns["vectors"]:  # likewise
         del columns["vector_separator"]
-    for name in ("weight", "more_labels", "regression", "vectors"):
+    for name in ("weight", "more_labels", "regression", "vectors", "added"):
         if not columns[name]:
             del columns[name]
     return {"features": columns, "settings": settings.as_dict()}
@@ -55,7 +56,7 @@ def load_online_config(run: str | FilePath) -> tuple[OnlineSettings, LogFeatures
         raise InputError(f"{run}: no {CONFIG}; give the folder that cowclip online train wrote")
     config = read_json(file)
     try:
-        return _settings(config["settings"]), _features(config["features"])
+        return _settings(config["settings"]), features_of_json(config["features"])
     except MALFORMED as error:
         raise InputError(f"{file}: damaged ({error!r:.80}); use a new folder") from None
 
@@ -87,12 +88,12 @@ def changes_of_run(out: Path, before: Json, config: Mapping[str, Json]) -> list[
     """Refuse to go on with other settings, except those that may change between two starts.
 
     These are the rates, `max_rows`, `capacity`, and the rules of columns: `admit`, `ttl` and
-    `min_rows`.
+    `min_rows`. Columns may be new at the end of their list.
 
     Args:
         out: the folder.
         before: its configuration.
-        config: what it should be.
+        config: what it should be, by the features file.
 
     Returns:
         What changed, each such as "ttl of 'item' (60, now 120)".
@@ -100,12 +101,48 @@ def changes_of_run(out: Path, before: Json, config: Mapping[str, Json]) -> list[
     Raises:
         InputError: another value differs; the message names the first ones.
     """
+    told: list[str] = []
     try:
+        before, told = _with_new_columns(out, before, config)
         taken_over = _with_changes(before, config)
+    except InputError:  # which is a ValueError, too
+        raise
     except MALFORMED:
         taken_over = before
     refuse_difference(out, taken_over, config)
-    return [each for n in config for each in _differences(before[n], config[n], n, now="now")]
+    changed = [each for n in config for each in _differences(before[n], config[n], n, now="now")]
+    return told + changed
+
+
+def _with_new_columns(
+    out: Path, before: Json, config: Mapping[str, Json]
+) -> tuple[JsonObject, list[str]]:
+    """Return a configuration with the new columns of `config`, and a line for each of them.
+
+    Raises:
+        InputError: a column of the run is missing, or at another place.
+    """
+    known, told = deepcopy(before), []
+    known["features"].pop("added", None)  # what a features file does not say
+    for kind in ("categorical", "continuous"):
+        columns, now = known["features"][kind], config["features"][kind]
+        _refuse_moved(out, kind, *([each["name"] for each in x] for x in (columns, now)))
+        new = now[len(columns) :]
+        columns += new
+        told += [f"{kind} column {each['name']!r} is new" for each in new]
+    if told:  # the order of a text file's columns does not concern a stream
+        known["features"]["columns"] = config["features"]["columns"]
+    return known, told
+
+
+def _refuse_moved(out: Path, kind: str, before: list[str], now: list[str]) -> None:
+    for i, name in enumerate(before):
+        if now[i : i + 1] != [name]:
+            found = f"{now[i]!r} in the features file" if i < len(now) else "missing now"
+            raise InputError(
+                f"{out}: {kind} column {i + 1} of the run is {name!r}, but {found}; keep the "
+                "columns of a run in their order, new ones after them, or use another `out`"
+            )
 
 
 def _with_changes(before: Json, config: Mapping[str, Json]) -> JsonObject:
@@ -179,7 +216,8 @@ def _settings(values: Mapping[str, Json]) -> OnlineSettings:
     return OnlineSettings(**{**values, "run": RunSettings.from_dict(values["run"])})
 
 
-def _features(values: Mapping[str, Json]) -> LogFeatures:
+def features_of_json(values: Mapping[str, Json]) -> LogFeatures:
+    """Return the columns from the `features` of a configuration."""
     categorical = [_categorical(each) for each in values["categorical"]]
     continuous = [
         ContinuousColumn(**{**each, "scaling": NumberScaling(**each["scaling"])})
@@ -189,6 +227,8 @@ def _features(values: Mapping[str, Json]) -> LogFeatures:
     lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
     lists |= {n: tuple(values[n]) for n in ("more_labels", "regression") if n in values}
     lists["vectors"] = tuple(VectorColumn(**each) for each in values.get("vectors", ()))
+    added = values.get("added", ())
+    lists["added"] = tuple(AddedColumn(name=x["name"], until=tuple(x["until"])) for x in added)
     return LogFeatures(**{**values, **lists, "columns": columns})
 
 

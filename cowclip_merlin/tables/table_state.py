@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,9 +11,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import admission
 from cowclip_merlin.tables.admission import AdmissionState
 from cowclip_merlin.tables.changes import ChangeLog
-from cowclip_merlin.tables.expiry import ExpiryState
+from cowclip_merlin.tables.expiry import EVICT_AT, EXPIRE_AT, ExpiryState
 from cowclip_merlin.tables.field_rules import TableStatistics
-from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.id_map import NO_FIELD, IdMap
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.layout import ColumnFields
 from cowclip_merlin.types import Array
@@ -94,6 +94,33 @@ def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     for i, log in enumerate(parts.changes):
         prefix = f"changes{i}."
         log.restore({k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)})
+
+
+def with_more_fields(
+    state: Mapping[str, Array], num_fields: int, field_of_column: Sequence[int] | None
+) -> dict[str, Array]:
+    """Return a state with more fields after those that it has: their ids have no rows yet.
+
+    The rows that ids without a row read are 0 in the new fields. They come after those of the other
+    fields, so rows of ids move, with all that they hold.
+
+    Args:
+        state: of `state_of`, or the part of it that serving copies need.
+        num_fields: F, of the new state.
+        field_of_column: number of the field of each column, as in `ColumnFields`.
+    """
+    first = int(state["numbers"][0])
+    more, grown = num_fields - first, dict(state)
+    for name, x in state.items():
+        if name in ("ids", "fields", "last_seen") or name.startswith("table"):
+            value = NO_FIELD if name == "fields" else 0
+            grown[name] = np.insert(x, [first] * more, value, axis=0)
+        elif name.startswith("changes") and name.endswith(".rows"):
+            grown[name] = np.where(x < first, x, x + more).astype(x.dtype)
+    grown["free"] = state["free"] + np.int32(more)
+    grown["numbers"] = state["numbers"].copy()
+    grown["numbers"][[0, 1 + EXPIRE_AT, 1 + EVICT_AT]] += more
+    return grown | ColumnFields(num_fields, field_of_column and tuple(field_of_column)).state()
 
 
 def _shapes(state: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:

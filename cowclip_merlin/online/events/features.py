@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
@@ -75,6 +75,20 @@ class VectorColumn:
     length: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class AddedColumn:
+    """A column that a run has got at a restart.
+
+    Attributes:
+        name: of the column.
+        until: the end of the log at that restart. Messages before this place may lack the column,
+            which then has no value.
+    """
+
+    name: str
+    until: tuple[int, ...]
+
+
 def check_labels(labels: Sequence[str], regression: Sequence[str]) -> None:
     """Check the labels of a stream, whose first one is 0 or 1.
 
@@ -109,6 +123,7 @@ class LogFeatures:
         regression: those of these that are numbers; the others are 0 or 1.
         vectors: columns with a vector per row, in model order, behind the continuous ones.
         vector_separator: what stands between the numbers of a vector in text.
+        added: columns that a run has got at restarts, in that order; a features file has none.
 
     Raises:
         InputError: a name in `regression` is not one of `more_labels`.
@@ -126,6 +141,7 @@ class LogFeatures:
     regression: tuple[str, ...] = ()
     vectors: tuple[VectorColumn, ...] = ()
     vector_separator: str = "|"
+    added: tuple[AddedColumn, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the labels."""
@@ -191,6 +207,14 @@ class LogFeatures:
     def lists(self) -> dict[str, ListRules]:
         """How columns with several values per row are read, by column."""
         return {column.name: column.lists for column in self.categorical if column.lists}
+
+    def without(self, names: Collection[str]) -> LogFeatures:
+        """Return the columns without some that a run has got."""
+        kinds = {
+            kind: tuple(column for column in getattr(self, kind) if column.name not in names)
+            for kind in ("categorical", "continuous", "added")
+        }
+        return replace(self, **kinds)
 
     @property
     def lengths(self) -> dict[str, int]:

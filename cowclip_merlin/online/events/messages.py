@@ -36,7 +36,7 @@ The newest event says what is old. One from far ahead would end all windows and 
 Row = Mapping[str, Json]
 
 
-def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
+def decode_messages(values: Sequence[bytes], damage: Damage) -> list[dict[str, Json]]:
     """Read messages; one that is no JSON object is damaged, and an empty mapping.
 
     Args:
@@ -49,7 +49,7 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
     >>> damage.reasons
     {1: 'a list, not a JSON object of columns'}
     """
-    rows: list[Row] = []
+    rows: list[dict[str, Json]] = []
     for i, value in enumerate(values):
         row: Json = {}
         try:
@@ -67,6 +67,7 @@ def encode_messages(
     values: Sequence[bytes],
     features: LogFeatures,
     on_old_name: Callable[[str], None] = lambda _: None,
+    places: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
@@ -78,6 +79,7 @@ def encode_messages(
         values: messages with all inputs, labels and the time, and key and weight if there are such.
         features: the columns.
         on_old_name: is called with an old name whose values count.
+        places: after each message, in its log; needed if the features have `added` columns.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -86,6 +88,7 @@ def encode_messages(
 
     damage = Damage()
     rows = decode_messages(values, damage)
+    _fill_added(rows, features, places)
     columns = dict.fromkeys([*features.inputs, *features.beside])
     table = {name: column_of(rows, name, features, damage) for name in columns}
     table |= _labels(rows, features, damage)
@@ -97,6 +100,16 @@ def encode_messages(
         _refuse_sampled(rates, damage)
         return events, damage
     return replace(events, offsets=sample_rate_offsets(rates, damage)), damage
+
+
+def _fill_added(
+    rows: Sequence[dict[str, Json]], features: LogFeatures, places: Sequence[tuple[int, ...]]
+) -> None:
+    """Let columns that came later have no value in the messages from before."""
+    for column in features.added:
+        for row, place in zip(rows, places):
+            if place[0] <= column.until[0]:
+                row.setdefault(column.name, None)
 
 
 def _joined(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -20,7 +21,7 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     split_changes,
 )
-from cowclip_merlin.types import Json
+from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.trainer import OnlineTrainer
@@ -74,7 +75,7 @@ class Publisher:
     def begin(self, generation: int, run: str, snapshot: int) -> None:
         """Tell servers to load a snapshot."""
         self.generation = generation
-        self._send([Part(GENERATION, {"run": run, "snapshot": snapshot}, {})], mark=True)
+        self._send([Part(GENERATION, self._about(run, snapshot), {})], mark=True)
 
     def sync(self, info: Mapping[str, Json], *, dense: bool) -> bool:
         """Send what has changed; no step may run meanwhile.
@@ -112,8 +113,11 @@ class Publisher:
         if not self.idle:
             return False
         self._changes.snapshot_ends(snapshot)
-        self._send([Part(SNAPSHOT, {"run": run, "snapshot": snapshot}, {})], mark=True)
+        self._send([Part(SNAPSHOT, self._about(run, snapshot), {})], mark=True)
         return True
+
+    def _about(self, run: str, snapshot: int) -> JsonObject:
+        return {"run": run, "snapshot": snapshot} | noted(self._trainer.features)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the log's acknowledgment, so many seconds at most; return whether it came."""

@@ -21,7 +21,7 @@ from cowclip_merlin.types import Array, Json, JsonObject
 
 GENERATION = "generation"
 """A trainer has started, or started again: `info` has `run` and `snapshot`, from which a server
-has to load the model before it applies what follows."""
+has to load the model before it applies what follows, and `added`, names of columns, if any."""
 GONE = "gone"
 """Ids that have lost their rows: `fields` int64 [n], `ids` int64 [n]; the tables are empty."""
 ROWS = "rows"
@@ -32,7 +32,7 @@ DENSE = "dense"
 SYNCED = "synced"
 """The end of a sync: all changes up to here are those of one moment. `info` says which."""
 SNAPSHOT = "snapshot"
-"""A snapshot was written: `info` has `run` and `snapshot`. It holds all messages before this."""
+"""A snapshot was written: `info` is as of `GENERATION`. It holds all messages before this."""
 KINDS = (GENERATION, GONE, ROWS, DENSE, SYNCED, SNAPSHOT)
 
 MOST_ROWS = 4096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.more_columns import grown_weights
+from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.training.build import build_model_of
 from cowclip_merlin.training.starting.warm_start import dense_variables
@@ -61,7 +63,7 @@ class DenseScorer:
 
         # TensorFlow would warn of new functions in a loop when there are many copies.
         self._score = score.get_concrete_function()
-        self._model = model  # keeps the variables alive
+        self._model, self._features = model, features  # the model keeps the variables alive
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         """Take over dense weights, in the model's order.
@@ -78,18 +80,27 @@ class DenseScorer:
         for variable, value in zip(self.variables, weights, strict=True):
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
 
-    def restore(self, state: Mapping[str, Array], prefix: str = DENSE) -> None:
+    def restore(
+        self, state: Mapping[str, Array], prefix: str = DENSE, *, lacking: Collection[str] = ()
+    ) -> None:
         """Take over the weights of `state`.
 
         Args:
             state: arrays by name, more than these, too.
             prefix: of their names there.
+            lacking: columns that the model of the state does not have, the last of their kind.
 
         Raises:
             KeyError: a weight is missing.
             InputError: they are not those of this model.
         """
-        self.set_weights([state[f"{prefix}{i}"] for i in range(len(self.variables))])
+        names = [f"{prefix}{i}" for i in range(len(self.variables))]
+        if lacking:
+            more = more_of(self._features, lacking)
+            weights = grown_weights(self._model, self.variables, more)
+            variables = dict(zip(names, self.variables))
+            state = grown_variables(state, variables, dict(zip(names, weights)))
+        self.set_weights([state[name] for name in names])
 
     def state(self) -> dict[str, Array]:
         """Return what `restore` needs, by name."""

@@ -45,7 +45,8 @@ class _OwnDecoder:
         self, messages: Sequence[Message], warn: Callable[[str], None]
     ) -> tuple[Events, Damage]:
         """Return the events of messages, and what is wrong with some."""
-        return encode_messages([message.value for message in messages], self._features, warn)
+        values, places = [each.value for each in messages], [each.after for each in messages]
+        return encode_messages(values, self._features, warn, places)
 
     def now(self) -> float:
         """Return the time of this machine."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from cowclip_merlin.addresses import Address
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.turns import Alone
 from cowclip_merlin.tables import snapshot
@@ -61,15 +63,22 @@ class RunSnapshots:
         """Return when the newest one was written, seconds since 1970; None before the first."""
         return max(snapshot.times(self._folder).values(), default=None)
 
-    def begin(self, number: int, arrays: Mapping[str, Array], position: Position) -> None:
+    def begin(
+        self,
+        number: int,
+        arrays: Mapping[str, Array],
+        position: Position,
+        features: LogFeatures,
+    ) -> None:
         """Begin to write a snapshot.
 
         Args:
             number: events trained.
             arrays: of the state, by name.
             position: after these events.
+            features: columns of the trainer.
         """
-        extra: JsonObject = {"position": list(position)}
+        extra: JsonObject = {"position": list(position)} | noted(features)
         if self._team.size > 1:
             extra[WORKERS] = self._team.size
         self.writer.begin(number, arrays, extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +14,14 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.online.run_config import CONFIG, changes_of_run, online_config
+from cowclip_merlin.online.new_columns import ADDED, lacking_in, with_added
+from cowclip_merlin.online.run_config import (
+    CONFIG,
+    changes_of_run,
+    features_of_json,
+    load_online_config,
+    online_config,
+)
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS
 from cowclip_merlin.online.training.settings import StreamSettings
@@ -31,9 +39,9 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers, times
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.training.several_workers.run_checks import check_shared, run_log
-from cowclip_merlin.types import JsonObject
+from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import check_alike, wait_for_all
+from cowclip_merlin.workers.agreement import check_alike, texts_of_all
 from cowclip_merlin.workers.failures import naming_lost_workers
 
 ORDER = "order.txt"
@@ -127,7 +135,11 @@ def _lead(
         lines = run_logger(out / "train.log", log_format=monitoring.log_format)
         log = stack.enter_context(lines)
         changes = _check_folder(out, config)  # again: another process may have worked since
-        wait_for_all(group)  # the others need the folder
+        before = _columns_before(out, config)
+        columns = with_added(columns, before, source.end) if before else columns
+        config |= online_config(settings, columns)
+        # The others need the folder, and what a features file does not say.
+        texts_of_all(group, json.dumps(config["features"]))
         conductor = group and Conductor(group)
         trainer = _trainer(settings, columns, stream, conductor)
         new = not numbers(out / SNAPSHOTS)
@@ -149,11 +161,28 @@ def _lead(
         if stream.snapshots:
             upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
         _say_what_is_read(log, source.name, target and target.name)
-        for change in changes:
-            log.info("changed since the start before: %s", change)
+        _say_changes(log, changes, columns, before)
         endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
+
+
+def _columns_before(out: Path, config: JsonObject) -> LogFeatures | None:
+    """Return the columns of the start before, without those that can go; None at the first."""
+    if not (out / CONFIG).exists():
+        return None
+    before = load_online_config(out)[1]
+    return before.without(_unused(out, before, config))
+
+
+def _unused(out: Path, before: LogFeatures, config: JsonObject) -> list[str]:
+    """Return the added columns that the newest snapshot does not have and nobody wants now."""
+    columns = features_of_json(config["features"]).inputs
+    if all(column.name in columns for column in before.added):
+        return []
+    known = numbers(out / SNAPSHOTS)
+    extra = load_snapshot(out / SNAPSHOTS, wanted=lambda _: False).extra if known else None
+    return [name for name in lacking_in(extra, before) if name not in columns]
 
 
 def _trainer(
@@ -162,10 +191,13 @@ def _trainer(
     stream: StreamSettings,
     conductor: Conductor | None,
 ) -> OnlineTrainer:
+    more = {"catch_up": stream.catch_up}
     if group := workers.current():
-        catch_up = stream.catch_up
-        return ShardTrainer(settings, columns, group, catch_up=catch_up, conductor=conductor)
-    return OnlineTrainer(settings, columns, catch_up=stream.catch_up)
+        trainer = ShardTrainer(settings, columns, group, conductor=conductor, **more)
+    else:
+        trainer = OnlineTrainer(settings, columns, **more)
+    trainer.check_added()
+    return trainer
 
 
 def _follow(
@@ -179,7 +211,7 @@ def _follow(
 ) -> int:
     """Train as another worker than worker 0."""
     with ExitStack() as stack:
-        wait_for_all(group)
+        columns = features_of_json(json.loads(texts_of_all(group, "")[0]))
         check_shared(out, group)
         log = stack.enter_context(run_log(out))
         log_of_events = open_log(events, order=out / ORDER, follow=True)
@@ -197,11 +229,32 @@ def _check_folder(out: Path, config: JsonObject) -> list[str]:
     check_out(out, ())
     known = out / CONFIG
     if known.exists():
-        return changes_of_run(out, read_json(known), config)
+        before = read_json(known)
+        return _drop_unused(out, before, config) + changes_of_run(out, before, config)
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
     refuse_other_files(out, ("train.log", ORDER))
     return []
+
+
+def _drop_unused(out: Path, before: Json, config: JsonObject) -> list[str]:
+    """Remove the added columns that can go from a configuration; return a line for each."""
+    if not (isinstance(before, dict) and ADDED in before.get("features", ())):
+        return []
+    settings, columns = load_online_config(out)
+    unused = _unused(out, columns, config)
+    before |= online_config(settings, columns.without(unused))
+    return [f"column {name!r} is gone, which the newest snapshot does not have" for name in unused]
+
+
+def _say_changes(
+    log: logging.Logger, changes: list[str], columns: LogFeatures, before: LogFeatures | None
+) -> None:
+    for change in changes:
+        log.info("changed since the start before: %s", change)
+    for column in columns.added[len(before.added) if before else 0 :]:
+        first = f"{column.until[0]:,}"
+        log.info("the first %s messages may lack %r, all later ones need it", first, column.name)
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

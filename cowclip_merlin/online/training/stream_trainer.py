@@ -11,6 +11,7 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.monitoring import Numbers
+from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
@@ -176,7 +177,10 @@ class StreamTrainer:
     def _resume(self) -> None:
         """Go on from the newest snapshot, with the batches that were trained after it."""
         snapshot = self._stored.load_newest()
-        self.trainer.restore(part_of(snapshot.arrays, "trainer."))
+        if lacking := lacking_in(snapshot.extra, self.trainer.features):
+            names = ", ".join(lacking)
+            self.log.info("new in the model: %s; no rows yet, and dense weights of 0", names)
+        self.trainer.restore(part_of(snapshot.arrays, "trainer."), lacking=lacking)
         repeats = part_of(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
             self._repeats.restore(repeats)
@@ -193,7 +197,7 @@ class StreamTrainer:
         self._reader = self._read_from(position, refused)
         self._begin_together(refused=refused)
         for batch in batches:
-            self._replay(batch)
+            self._replay(batch, all_there=not lacking)
             if self._stop.signal_number:
                 return
         self._team.say(Turn(CLOCK))
@@ -212,17 +216,28 @@ class StreamTrainer:
             f"{self.trained:,}",
         )
 
-    def _replay(self, batch: Batch) -> None:
-        """Train a batch of the journal again."""
+    def _replay(self, batch: Batch, *, all_there: bool = True) -> None:
+        """Train a batch of the journal again.
+
+        Args:
+            batch: the batch.
+            all_there: whether the log must have all its events. A value of a new column can be
+                malformed, so that one of them is no event any more.
+        """
         while (events := self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)) is None:
             if self._stop.signal_number:
                 return
             if self._reader.at_end():
+                if not all_there:
+                    break
                 raise InputError(
                     f"{self._events.name}: ends before event {self.trained + batch.size:,}, which "
                     "was trained before; the log has lost events (`on_restart` skip goes on "
                     "without them)"
                 )
+        events = events or self._reader.next_batch(batch.size, wait=0, rest=True)
+        if events is None:
+            return
         self._team.say(Turn(BATCH, len(events), batch.factor))
         self._pipeline.submit(events, batch.factor)
         self.trained += len(events)
@@ -294,7 +309,8 @@ class StreamTrainer:
         if self._servers and not wait:
             self._servers.snapshot_begins(self.trained)
         self._team.say(Turn(SAVE, self.trained, factor=int(not wait)))
-        self._stored.begin(self.trained, arrays, self._reader.position)
+        features = self.trainer.features
+        self._stored.begin(self.trained, arrays, self._reader.position, features)
         self._positions = [*self._positions, self._reader.position]
         self._positions = self._positions[-self.settings.keep_snapshots :]
         self._saved = self.trained

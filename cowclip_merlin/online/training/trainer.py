@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from cowclip_merlin import compat, models
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.more_columns import GrownWeight, grown_weights
+from cowclip_merlin.online.new_columns import grown_table, grown_variables, more_of
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
@@ -227,17 +229,57 @@ class OnlineTrainer:
         arrays = {f"table.{name}": x for name, x in self.table.state().items()}
         return arrays | {name: x.numpy() for name, x in self._other_variables().items()}
 
-    def restore(self, state: Mapping[str, Array]) -> None:
+    def restore(self, state: Mapping[str, Array], *, lacking: Collection[str] = ()) -> None:
         """Take over a state; this trainer must be new.
+
+        Args:
+            state: of `state`.
+            lacking: columns that the trainer of the state did not have, the last of their kind.
 
         Raises:
             InputError: the state is of another model.
         """
-        self.table.restore(part_of(state, "table."))
-        for name, variable in self._other_variables().items():
+        table, variables = part_of(state, "table."), self._other_variables()
+        if lacking:
+            table = grown_table(table, self.features)
+            state = grown_variables(state, variables, self.new_weights(lacking))
+        self.table.restore(table)
+        for name, variable in variables.items():
             if name not in state or state[name].shape != tuple(variable.shape):
                 raise InputError("the snapshot is of another model; use the same settings")
             variable.assign(state[name])
+
+    def check_added(self) -> None:
+        """Refuse columns that the model cannot get at a restart.
+
+        Raises:
+            InputError: there is one.
+        """
+        names = [column.name for column in self.features.added]
+        for i in range(len(names)):
+            self.new_weights(names[i:])
+
+    def new_weights(self, lacking: Collection[str]) -> dict[str, GrownWeight]:
+        """Return how the variables besides the tables come from those without some columns.
+
+        Args:
+            lacking: the columns, the last of their kind.
+
+        Raises:
+            InputError: the model cannot get such columns.
+        """
+        weights = grown_weights(self.model, self.dense_variables, more_of(self.features, lacking))
+        of_variable = {
+            id(compat.stored(part)): weight
+            for variable, weight in zip(self.dense_variables, weights, strict=True)
+            for part in (variable, *self._moments_of(variable))
+        }
+        variables = self._other_variables().items()
+        return {k: of_variable.get(id(compat.stored(v)), GrownWeight()) for k, v in variables}
+
+    def _moments_of(self, variable: Variable) -> list[Variable]:
+        """Return Adam's moments of a dense weight."""
+        return [self.optimizer.get_slot(variable, name) for name in "mv"]
 
     def _other_variables(self) -> dict[str, Variable]:
         """Dense weights, the optimizers' variables and the sum of losses, without the tables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ RETRY = 1.0
 NO_START = "the log names no snapshot yet; wait for the trainer to write one"
 FIRST_SYNC = "a snapshot is loaded; it serves as soon as the trainer has sent a sync"
 
-Load = Callable[[str | Path, int, Version], ServedModel]
+Load = Callable[[str | Path, int, Version, Sequence[str]], ServedModel]
 
 
 @dataclass
@@ -240,7 +240,7 @@ class Follower:
         if start is None:
             return False
         try:
-            loaded = self._load(self._run or start.run, start.number, start.version)
+            loaded = self._load(self._run or start.run, start.number, start.version, start.added)
         except InputError as error:
             self.problem = f"{error} (generation {start.version.generation})"
             return False

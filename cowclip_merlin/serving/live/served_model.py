@@ -10,6 +10,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.new_columns import grown_table, lacking_in
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
@@ -18,6 +19,7 @@ from cowclip_merlin.serving.live.shared_lock import SharedLock
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.shards.snapshot_parts import load_whole
+from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:
@@ -95,13 +97,20 @@ class ServedModel:
         self._rows_lock, self._weights_lock = SharedLock(), SharedLock()
 
     @classmethod
-    def from_snapshot(cls, run: str | FilePath, number: int, version: Version) -> ServedModel:
+    def from_snapshot(
+        cls,
+        run: str | FilePath,
+        number: int,
+        version: Version,
+        added: Sequence[str] | None = None,
+    ) -> ServedModel:
         """Load the model of a run's snapshot, without moments and counters.
 
         Args:
             run: folder of the run, or the address of its copies.
             number: of the snapshot.
             version: that the snapshot has.
+            added: columns of the model that the run has got at restarts; None: all of them.
 
         Raises:
             InputError: the run or the snapshot is missing or damaged.
@@ -109,12 +118,17 @@ class ServedModel:
         from cowclip_merlin.online.training.dense_scorer import DenseScorer
 
         settings, features = load_online_config(run)
+        if added is not None:  # the trainer may already have written what comes next
+            features = features.without([x.name for x in features.added if x.name not in added])
         folder = path_of(run) / "snapshots"
-        arrays = load_whole(folder, number, _TABLE, wanted=_is_served).arrays
+        snapshot = load_whole(folder, number, _TABLE, wanted=_is_served)
+        lacking, arrays = lacking_in(snapshot.extra, features), snapshot.arrays
         scorer = DenseScorer(settings, features)
         try:
-            scorer.restore(arrays, _DENSE)
-            table = _table_of(settings, features, arrays)
+            scorer.restore(arrays, _DENSE, lacking=lacking)
+            state = part_of(arrays, _TABLE)
+            state = grown_table(state, features) if lacking else state
+            table = _table_of(settings, features, state)
         except KeyError as error:
             raise InputError(
                 f"{run}: snapshot {number} has no {error}; is it of a trainer?"
@@ -194,7 +208,7 @@ def _table_of(
     settings: OnlineSettings, features: LogFeatures, arrays: Mapping[str, Array]
 ) -> ServingTable:
     """The rows of a snapshot."""
-    state = {k.removeprefix(_TABLE).removesuffix(".w"): x for k, x in arrays.items()}
+    state = {k.removesuffix(".w"): x for k, x in arrays.items()}
     fields, tables = len(features.tables), sum(k.startswith("table") for k in state)
     table = ServingTable(
         fields,

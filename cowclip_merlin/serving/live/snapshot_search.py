@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.online.new_columns import ADDED
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED
 from cowclip_merlin.serving.live.served_model import Version
 
@@ -24,6 +25,7 @@ class Start:
         run: folder of the run, as the trainer knows it.
         number: of the snapshot.
         version: that the snapshot has.
+        added: columns that the trainer's model has got at restarts.
         after: place after the message.
         synced: whether a sync follows in the log. Before it the model may be older than what
             other servers have, since the trainer went on while it wrote the snapshot.
@@ -33,6 +35,7 @@ class Start:
     number: int
     version: Version
     after: Position
+    added: tuple[str, ...] = ()
     synced: bool = False
 
     @classmethod
@@ -44,7 +47,9 @@ class Start:
         if type(run) is not str or not (number.isascii() and number.isdecimal()):
             return None
         version = Version(message.generation, message.seq, {})
-        return cls(run=run, number=int(number), version=version, after=after)
+        given = message.info.get(ADDED)
+        added = tuple(map(str, given)) if type(given) is list else ()
+        return cls(run=run, number=int(number), version=version, after=after, added=added)
 
 
 @dataclass

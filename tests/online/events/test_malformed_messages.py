@@ -7,12 +7,14 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cowclip_merlin.online.events.features import AddedColumn
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 
 FEATURES = """\
@@ -116,3 +118,19 @@ def assert_as_written(found, row):
         assert weight == np.float32(row["weight"])
     rate = row.get("cowclip_sample_rate", row.get("sample_rate"))
     assert offset == np.float32(np.log(1 if rate is None else rate))
+
+
+def test_messages_from_before_a_column_may_lack_it(features_file):
+    """It has no value there; the message after that place needs it."""
+    features = features_file(FEATURES)
+    added = tuple(AddedColumn(name=name, until=(20, 5)) for name in ("tags", "price", "item"))
+    row = {"user": 7, "click": 1, "time": 1_700_000_000, "request": 1, "weight": 1}
+    rows = [row, row | {"item": "a", "price": 2, "tags": "x|y"}, row, row | {"item": 1.5}]
+    values, places = [json.dumps(x).encode() for x in rows], [(20, 3), (20, 4), (21, 6), (9, 9)]
+    events, damage = encode_messages(values, replace(features, added=added), places=places)
+    assert damage.reasons[2] == "no 'item'; give null for a missing value"
+    assert set(damage.reasons) == {2, 3} and "item is 1.5" in damage.reasons[3]
+    null = json.dumps(row | {"item": None, "tags": [], "price": ""}).encode()
+    whole, _ = encode_messages([null, values[1]], features)
+    for i in range(2):
+        assert contents(events, i) == contents(whole, i)

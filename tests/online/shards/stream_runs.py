@@ -12,7 +12,7 @@ from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.tables.shards.snapshot_parts import load_whole, part_folder
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
-FIRST, LAST = 700, 1000
+FIRST, LAST, NEWEST = 700, 1000, 1200
 FEATURES = """\
 label: click
 time: time
@@ -23,14 +23,17 @@ categorical:
 continuous:
 - {name: price, transform: none, minimum: 0, maximum: 1}
 """
+MORE_FEATURES = FEATURES.replace("continuous:", "- {name: site, admit: 2}\ncontinuous:")
 SCRIPT = str(Path(__file__).parent / "stream_worker.py")
 
 
-def write_events(folder, first, last):
+def write_events(folder, first, last, sites=None):
     """Append events, some of them twice, and a damaged message."""
     names = ("click", "time", "user", "item", "price")
     chosen = [*range(first, last), *range(first + 100, first + 110)]
     values = [{name: event(i)[name] for name in names} | {"key": f"k{i}"} for i in chosen]
+    for value in values if sites else ():
+        value["site"] = value["time"] % sites
     log = FileLog(folder / "events", create=True)
     log.append([b"no event", *(json.dumps(value).encode() for value in values)])
     (folder / "f.yaml").write_text(FEATURES)
@@ -48,13 +51,13 @@ def words(folder, run, *more):
     ]  # fmt: skip
 
 
-def run(folder, name, workers, *before):
+def run(folder, name, workers, *before, more=()):
     """Train in several processes; return how they ended."""
-    return run_workers(workers, [SCRIPT, *before, *words(folder, name)], timeout=300)
+    return run_workers(workers, [SCRIPT, *before, *words(folder, name, *more)], timeout=300)
 
 
-def run_well(folder, name, workers):
-    ended = run(folder, name, workers)
+def run_well(folder, name, workers, *more):
+    ended = run(folder, name, workers, more=more)
     assert [each.code for each in ended] == [0] * workers, failures(ended)
 
 
@@ -73,6 +76,21 @@ def make(folder):
     write_events(folder, FIRST, LAST)
     for name, workers in (("one", 1), ("by_one", 1), ("by_three", 3)):
         run_well(folder, name, workers)
+    make_with_more_columns(folder)
+
+
+def make_with_more_columns(folder):
+    """Two runs that get a column: messages of the log lack it, and those that come later do not."""
+    file = folder / "more.yaml"
+    file.write_text(MORE_FEATURES)
+    copies = {"more_by_one": ("one_at_first", 1), "more_by_two": ("two", 2)}
+    for name, (before, _) in copies.items():
+        shutil.copytree(folder / before, folder / name)
+    for last in (LAST, NEWEST):
+        for name, (_, workers) in copies.items():
+            run_well(folder, name, workers, "--features", str(file))
+        if last == LAST:
+            write_events(folder, LAST, NEWEST, sites=9)
 
 
 def state(run):

@@ -56,6 +56,12 @@ def test_another_number_of_workers_goes_on(runs, name):
     assert_close(found, stream_runs.state(runs / "one"))
 
 
+def test_workers_give_a_new_column_its_rows(runs):
+    number, (_, state) = stream_runs.NEWEST, stream_runs.state(runs / "more_by_two")
+    assert_close((number, state), stream_runs.state(runs / "more_by_one"))
+    assert (state["trainer.table.fields"] == 2).sum() == 9 + 1  # and the missing one
+
+
 @pytest.mark.parametrize("name", ["two", "killed"])
 def test_servers_get_the_rows_of_all_workers(runs, name):
     features = load_features(runs / "f.yaml")

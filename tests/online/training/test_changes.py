@@ -148,9 +148,18 @@ def test_what_may_change_between_two_starts(tmp_path, settings):
     ):
         with pytest.raises(InputError, match="the run there has another"):
             changes_of_run(tmp_path, before, run_config(other, with_rules(ttl=60, admit=2)))
-    less = replace(FEATURES, categorical=FEATURES.categorical[:1])
-    with pytest.raises(InputError, match=r"another categorical \(\['user', 'item'\], not \['user"):
-        changes_of_run(tmp_path, before, run_config(settings, less))
+    user, item = with_rules(ttl=60, admit=2).categorical
+    for columns, words in (
+        ((user,), "column 2 of the run is 'item', but missing now; keep the"),
+        ((item, user), "column 1 of the run is 'user', but 'item' in the features file; "),
+        ((replace(user, buckets=7), item), "the run there has another buckets of 'user'"),
+    ):
+        other = replace(FEATURES, categorical=columns)
+        with pytest.raises(InputError, match=words):
+            changes_of_run(tmp_path, before, run_config(settings, other))
+    new = replace(FEATURES, categorical=(user, item, replace(user, name="site")))
+    found = changes_of_run(tmp_path, before, run_config(settings, new))
+    assert found == ["categorical column 'site' is new"]
 
 
 def test_a_run_goes_on_with_other_rates_and_rules(tmp_path, settings, capsys):

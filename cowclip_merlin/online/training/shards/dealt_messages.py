@@ -61,8 +61,8 @@ class DealtDecoder:
         """
         dealer = dealt_to([message.after[0] for message in messages], self._group.size)
         own = np.flatnonzero(dealer == self._group.rank)
-        values = [messages[i].value for i in own]
-        events, damage = encode_messages(values, self._features, warn)
+        values, places = [messages[i].value for i in own], [messages[i].after for i in own]
+        events, damage = encode_messages(values, self._features, warn, places)
         facts = self._exchange(_facts_of(events, damage), dealer)
         whole = Damage()
         if (facts[:, _FLAGS] & _DAMAGED).any():

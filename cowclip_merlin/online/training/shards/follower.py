@@ -9,6 +9,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
@@ -107,7 +108,8 @@ class Follower:
         if told.first is not None and self._start is not None:
             self._start(told.first)
         if snapshot is not None:
-            self.trainer.restore(part_of(snapshot.arrays, "trainer."))
+            lacking = lacking_in(snapshot.extra, self.trainer.features)
+            self.trainer.restore(part_of(snapshot.arrays, "trainer."), lacking=lacking)
             repeats = part_of(snapshot.arrays, "repeats.")
             if self._repeats is not None and repeats:
                 self._repeats.restore(repeats)

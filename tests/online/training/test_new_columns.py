@@ -1,0 +1,303 @@
+"""A run that gets new columns at a restart: its rows, its weights, its servers, and kills."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from streams import (
+    FEATURES,
+    Killed,
+    event,
+    final_state,
+    killed_at,
+    log_of,
+    messages,
+    stream_trainer,
+)
+from tiers import thorough
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import (
+    AddedColumn,
+    CategoricalColumn,
+    ContinuousColumn,
+    ListRules,
+)
+from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.run_config import load_online_config
+from cowclip_merlin.online.training import stream_folder
+from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
+from cowclip_merlin.online.training.stream_trainer import StreamTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+
+pytestmark = pytest.mark.runs
+
+COLOR = CategoricalColumn(name="color", rules=FieldRules(ttl=500, admit=2))
+AGE = ContinuousColumn(name="age")
+SEEN = CategoricalColumn(name="seen", table="item", lists=ListRules(separator="|"))
+LIKED = replace(SEEN, name="liked")
+TO_END = stream_folder.StreamSettings(until_end=True, snapshot_every=0.0, sync_every=0.0)
+
+
+def with_columns(features, *categorical, age=True):
+    """The columns, and new ones; those that were there are the same."""
+    return replace(
+        features,
+        categorical=(*features.categorical, *categorical),
+        continuous=(*features.continuous, *[AGE] * age),
+    )
+
+
+def colored(indices):
+    """Messages with the new columns."""
+    more = (
+        {"color": i % 7, "age": i % 90, "seen": [f"i{i // 9}"], "liked": ["i1"]} for i in indices
+    )
+    return [json.dumps(event(i, **each)).encode() for i, each in zip(indices, more)]
+
+
+def kept_places(before, now, dim):
+    """The places of the old inputs of a first layer among the new ones, one by one."""
+
+    def inputs(features):
+        embedded = [(column.name, j) for column in features.categorical for j in range(dim)]
+        return embedded + [(column.name, 0) for column in features.continuous]
+
+    return [inputs(now).index(each) for each in inputs(before)]
+
+
+def rows_of(trainer):
+    """Everything that an id has, by field and id; and the shared rows, by field."""
+    table = trainer.table
+    arrays = {k: np.array(x) for k, x in table.state().items()}
+    names = [k for k in arrays if k.startswith("table") or k == "last_seen"]
+    found = {}
+    for row in range(len(arrays["ids"])):
+        owner = (row, "absent") if row < table.num_fields else table.owner_of(row)
+        if owner is not None:
+            found[owner] = [arrays[name][row].tobytes() for name in names]
+    return found
+
+
+CASES = {
+    "deepfm": {},
+    "din": {},
+    "wide_and_deep": {"continuous": "all"},
+    "dcn": {},
+    "dcnv2": {"continuous": "all"},
+}
+
+
+@pytest.mark.parametrize("model", ["deepfm", "din", *map(thorough, list(CASES)[2:])])
+@pytest.mark.parametrize("numbers_before", [True, thorough(False)])
+def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model, numbers_before):
+    """The first number of `continuous: all` makes a layer that was not there."""
+    settings = settings_of(
+        batch_size=32, table={"capacity": 3000}, model=model, mlp=(12, 4), **CASES[model]
+    )
+    before = FEATURES if numbers_before else replace(FEATURES, continuous=())
+    columns = (COLOR,)
+    if model == "din":
+        before = replace(before, categorical=(*before.categorical, SEEN))
+        columns = (COLOR, LIKED)
+    now, values = with_columns(before, *columns), colored(range(200))
+    old, new = OnlineTrainer(settings, before), OnlineTrainer(settings, now)
+    events, _ = encode_messages(values, before)
+    for _ in range(3):
+        old.train(events)
+    state = {name: np.array(x) for name, x in old.state().items()}
+    new.restore(state, lacking=[column.name for column in (*columns, AGE)])
+    asked, _ = encode_messages(values, now)
+    np.testing.assert_allclose(new.predict(asked), old.predict(events), atol=1e-7)
+
+    known = rows_of(old)
+    found = {owner: x for owner, x in rows_of(new).items() if owner in known}
+    assert found == known and len(known) >= 50
+    kept = kept_places(before, now, settings.run.embedding_dim)
+    fresh = np.setdiff1d(np.arange(len(parts_of_first_layer(new)[0])), kept)
+    for mine, theirs in zip(parts_of_first_layer(new), parts_of_first_layer(old), strict=True):
+        np.testing.assert_array_equal(mine[kept], theirs)
+        assert theirs.any() and not mine[fresh].any()
+
+    for _ in range(2):
+        new.train(asked)
+    kernel = parts_of_first_layer(new)[0]
+    assert (np.abs(kernel[fresh]).sum(axis=1) > 0).all()
+    assert new.table.statistics().rows[len(before.tables)] == 7
+
+
+def parts_of_first_layer(trainer):
+    """The kernel of the first hidden layer, and its moments."""
+    kernel = trainer.model.blocks[0].hidden[0].trainable_variables[0]
+    slots = [trainer.optimizer.get_slot(kernel, name) for name in "mv"]
+    return [x.numpy() for x in (kernel, *slots)]
+
+
+def test_a_column_that_makes_another_one_a_history_is_refused(settings_of):
+    settings = settings_of(batch_size=32, table={"capacity": 3000}, model="din")
+    tags = CategoricalColumn(name="tags", lists=ListRules(separator="|"))
+    before = replace(FEATURES, categorical=(*FEATURES.categorical, SEEN, tags))
+    tag = CategoricalColumn(name="tag", table="tags")
+    added = (AddedColumn(name="tag", until=(9,)),)
+    trainer = OnlineTrainer(settings, replace(with_columns(before, tag, age=False), added=added))
+    with pytest.raises(InputError, match="makes a column that was there a history"):
+        trainer.check_added()
+
+
+@pytest.fixture(scope="module")
+def old_run(tmp_path_factory, settings):
+    """A run of 600 events with `FEATURES`, whose servers follow `sync`."""
+    folder = tmp_path_factory.mktemp("old_run")
+    log_of(folder / "events", messages(range(600)))
+    train(folder, FEATURES, settings)
+    return folder
+
+
+def train(folder, features, settings, **more):
+    """Train to the end of the log; the files of a run name the log, so it has one place."""
+    stream = replace(TO_END, **more)
+    events, sync = str(folder / "events"), str(folder / "sync")
+    return train_stream(events, features, settings, stream, out=folder / "run", servers=sync)
+
+
+def copy_of(folder, to):
+    """A copy of a run and its logs, as if it had been made there."""
+    shutil.copytree(folder, to)
+    shutil.rmtree(to / "sync")
+    file = to / "run/config.json"
+    file.write_text(file.read_text().replace(str(folder), str(to)))
+    return to
+
+
+def test_a_run_goes_on_with_new_columns(tmp_path, settings, old_run, capsys):
+    folder, now = copy_of(old_run, tmp_path / "copy"), with_columns(FEATURES, COLOR)
+    log = FileLog(folder / "events")
+    log.append(messages(range(600, 664)))  # which the trainer had not read
+    with pytest.raises(InputError, match="categorical column 2 of the run is 'item', but 'color'"):
+        train(folder, replace(now, categorical=now.categorical[::2]), settings)
+    assert train(folder, now, settings) == 664
+    said = capsys.readouterr().out
+    assert "changed since the start before: categorical column 'color' is new" in said
+    assert "changed since the start before: continuous column 'age' is new" in said
+    assert "the first 664 messages may lack 'color', all later ones need it" in said
+    assert "new in the model: color, age" in said
+    log.append([*colored(range(664, 760)), *messages(range(760, 761))])
+    assert train(folder, now, settings) == 760
+    assert "changed" not in (said := capsys.readouterr().out) and "new in" not in said
+    assert [json.loads(line)["reason"] for line in (folder / "run/damaged.jsonl").open()] == [
+        "no 'color'; give null for a missing value"
+    ]
+    kept = {
+        n: load_snapshot(folder / "run/snapshots", n) for n in numbers(folder / "run/snapshots")
+    }
+    assert kept[760].extra["added"] == ["color", "age"]
+    colors = kept[760].arrays["trainer.table.fields"] == 2
+    assert colors.sum() == 8  # 7 and the missing one
+    features = load_online_config(folder / "run")[1]
+    assert features.added == tuple(AddedColumn(name=n, until=(664, *features.added[0].until[1:]))
+                                   for n in ("color", "age"))  # fmt: skip
+    with pytest.raises(InputError, match="categorical column 3 of the run is 'color', but missing"):
+        train(folder, FEATURES, settings)
+
+
+def killed(trainer):
+    raise Killed
+
+
+def served(folder):
+    """The model of a server that starts now."""
+    follower = Follower(lambda: FileLog(folder / "sync"))
+    while follower.step():
+        pass
+    return follower.model
+
+
+def test_servers_follow_the_new_columns(tmp_path, settings, old_run, monkeypatch):
+    """Also one that starts when the trainer was killed before it told them of the new columns."""
+    folder, now = copy_of(old_run, tmp_path / "copy"), with_columns(FEATURES, COLOR)
+    follower = Follower(lambda: FileLog(folder / "sync"))
+    FileLog(folder / "events").append(messages(range(600, 632)))
+    train(folder, FEATURES, settings)
+    while follower.step():
+        pass
+    assert follower.model.features.inputs == FEATURES.inputs
+    FileLog(folder / "events").append(colored(range(632, 700)))
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamTrainer, "run", killed)
+        with pytest.raises(Killed):
+            train(folder, now, settings)
+    assert load_online_config(folder / "run")[1].inputs == now.inputs
+    assert served(folder).features.inputs == FEATURES.inputs
+    train(folder, now, settings)
+    assert served(folder).features.inputs == now.inputs
+    while follower.step():
+        pass
+    assert follower.model.features.inputs == now.inputs and follower.counts.damaged == 0
+    asked, _ = encode_messages(colored(range(500, 700)), now)
+    trainer = OnlineTrainer(settings, now)
+    state = load_snapshot(folder / "run/snapshots").arrays
+    trainer.restore({k.removeprefix("trainer."): x for k, x in state.items()})
+    np.testing.assert_allclose(
+        follower.model.predict(asked).probabilities, trainer.predict(asked), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("calls", [24, *map(thorough, (0, 9, 31))])
+def test_killed_in_a_restart_with_new_columns_it_ends_the_same(
+    tmp_path, settings, old_run, monkeypatch, calls
+):
+    """From the snapshot before the first event, so that the journal is trained again, too."""
+    added = tuple(AddedColumn(name=name, until=(600,)) for name in ("color", "age"))
+    now, ends = replace(with_columns(FEATURES, COLOR), added=added), []
+    for name in ("whole", "killed"):
+        folder = copy_of(old_run, tmp_path / name)
+        shutil.rmtree(folder / "run/snapshots/600")
+        log = FileLog(folder / "events")
+        log.append(colored(range(600, 800)))
+        if name == "killed":
+            with monkeypatch.context() as patch:
+                killed_at(patch, calls)
+                with pytest.raises(Killed):
+                    stream_trainer(
+                        folder / "run", settings, log, features=now, snapshot_every=1e-9
+                    ).run()
+        stream_trainer(folder / "run", settings, log, features=now).run()
+        ends.append(final_state(folder / "run"))
+    assert ends[0] == ends[1] and ends[0][0] == 800
+
+
+def test_a_rollback_to_before_the_change_allows_both_features_files(
+    tmp_path, settings, old_run, capsys
+):
+    folder, now = copy_of(old_run, tmp_path / "copy"), with_columns(FEATURES, COLOR)
+    FileLog(folder / "events").append(colored(range(600, 664)))
+    train(folder, now, settings)
+    roll_back(folder / "run", 600)
+    assert train(folder, now, settings) == 664
+    assert "new in the model: color, age" in capsys.readouterr().out
+    roll_back(folder / "run", 600)
+    assert train(folder, FEATURES, settings) == 664
+    said = capsys.readouterr().out
+    assert "column 'color' is gone, which the newest snapshot does not have" in said
+    assert load_online_config(folder / "run")[1] == FEATURES
+    plain = copy_of(old_run, tmp_path / "plain")
+    FileLog(plain / "events").append(colored(range(600, 664)))
+    train(plain, FEATURES, settings)
+    assert final_state(folder / "run") == final_state(plain / "run")
+    assert served(folder).features.inputs == FEATURES.inputs
+
+
+def test_a_wrong_value_of_a_new_column_does_not_stop_the_replay(tmp_path, settings, old_run):
+    """It was an event before, so the journal counts it."""
+    folder = copy_of(old_run, tmp_path / "copy")
+    log = FileLog(folder / "events")
+    log.append([json.dumps(event(i, age="old")).encode() for i in range(600, 664)])
+    train(folder, FEATURES, settings)
+    shutil.rmtree(folder / "run/snapshots/664")
+    assert train(folder, with_columns(FEATURES), settings) == 600
