@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from streams import (
     FEATURES,
+    LABELS,
     Killed,
     event,
     final_state,
@@ -130,6 +131,24 @@ def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model
     kernel = parts_of_first_layer(new)[0]
     assert (np.abs(kernel[fresh]).sum(axis=1) > 0).all()
     assert new.table.statistics().rows[len(before.tables)] == 7
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("multi_task", ["mmoe", "shared_bottom"])
+def test_a_restart_changes_no_prediction_of_several_labels(settings_of, multi_task):
+    """Gates and experts read the columns; the output layers of DCN read the cross layers."""
+    more = {"model": "dcn", "continuous": "all", "multi_task": multi_task}
+    settings = settings_of(batch_size=32, table={"capacity": 3000}, **more)
+    now, values = with_columns(LABELS, COLOR), colored(range(200))
+    values = [json.dumps(json.loads(x) | {"buy": i % 2, "sec": 1}) for i, x in enumerate(values)]
+    old, new = OnlineTrainer(settings, LABELS), OnlineTrainer(settings, now)
+    events, _ = encode_messages(values, LABELS)
+    for _ in range(3):
+        old.train(events)
+    state = {name: np.array(x) for name, x in old.state().items()}
+    new.restore(state, lacking=["color", "age"])
+    asked, _ = encode_messages(values, now)
+    np.testing.assert_allclose(new.predict(asked), old.predict(events), atol=1e-6)
 
 
 def parts_of_first_layer(trainer):
