@@ -25,6 +25,7 @@ from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
+    VectorColumn,
 )
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -58,7 +59,14 @@ def with_columns(features, *categorical, age=True):
 def colored(indices):
     """Messages with the new columns."""
     more = (
-        {"color": i % 7, "age": i % 90, "seen": [f"i{i // 9}"], "liked": ["i1"]} for i in indices
+        {
+            "text": [i % 3, i % 4],
+            "color": i % 7,
+            "age": i % 90,
+            "seen": [f"i{i // 9}"],
+            "liked": ["i1"],
+        }
+        for i in indices
     )
     return [json.dumps(event(i, **each)).encode() for i, each in zip(indices, more)]
 
@@ -68,7 +76,8 @@ def kept_places(before, now, dim):
 
     def inputs(features):
         embedded = [(column.name, j) for column in features.categorical for j in range(dim)]
-        return embedded + [(column.name, 0) for column in features.continuous]
+        numbers = [(column.name, 0) for column in features.continuous]
+        return embedded + numbers + [(each.name, j) for each in features.vectors for j in (0, 1)]
 
     return [inputs(now).index(each) for each in inputs(before)]
 
@@ -102,7 +111,8 @@ def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model
     settings = settings_of(
         batch_size=32, table={"capacity": 3000}, model=model, mlp=(12, 4), **CASES[model]
     )
-    before = FEATURES if numbers_before else replace(FEATURES, continuous=())
+    before = replace(FEATURES, vectors=(VectorColumn(name="text", length=2),))
+    before = before if numbers_before else replace(FEATURES, continuous=())
     columns = (COLOR,)
     if model == "din":
         before = replace(before, categorical=(*before.categorical, SEEN))
