@@ -124,7 +124,7 @@ def test_messages_from_before_a_column_may_lack_it(features_file):
     """It has no value there; the message after that place needs it."""
     features = features_file(FEATURES)
     added = tuple(AddedColumn(name=name, until=(20, 5)) for name in ("tags", "price", "item"))
-    row = {"user": 7, "click": 1, "time": 1_700_000_000, "request": 1, "weight": 1}
+    row = {"user": 7, "click": 1, "time": 1_700_000_000, "request": 1, "weight": 1, "text": [1, 2]}
     rows = [row, row | {"item": "a", "price": 2, "tags": "x|y"}, row, row | {"item": 1.5}]
     values, places = [json.dumps(x).encode() for x in rows], [(20, 3), (20, 4), (21, 6), (9, 9)]
     events, damage = encode_messages(values, replace(features, added=added), places=places)
