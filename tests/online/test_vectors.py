@@ -119,5 +119,5 @@ def test_a_run_keeps_its_vectors(settings_of, tmp_path):
     longer["features"]["vectors"][0]["length"] = 4
     with pytest.raises(InputError, match=r"another length of 'text' \(3, not 4\); go on with"):
         changes_of_run(tmp_path, before, longer)
-    with pytest.raises(InputError, match="another continuous"):
+    with pytest.raises(InputError, match="another vectors"):
         changes_of_run(tmp_path, before, plain)
