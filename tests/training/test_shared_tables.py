@@ -14,7 +14,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import open_columns
-from cowclip_merlin.targets import targets_of
+from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousColumn, LogFeatures
 from cowclip_merlin.training import RunSettings, evaluate_run, load_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.starting.warm_start import WarmStart
@@ -149,9 +149,9 @@ def test_derived_data_refuse_shared_columns(folder, tmp_path):
 def test_a_stream_starts_only_from_columns_that_share_as_its_own(folder, auc):
     from cowclip_merlin.online.training.start import OfflineStart
 
-    named = {kind: [SimpleNamespace(name=n) for n in names] for kind, names in COLUMNS.items()}
-    targets = targets_of(("label",), ())
-    trainer = SimpleNamespace(features=SimpleNamespace(**named, targets=targets, shared={}))
+    kinds = {"categorical": CategoricalColumn, "continuous": ContinuousColumn}
+    named = {kind: tuple(kinds[kind](name=n) for n in names) for kind, names in COLUMNS.items()}
+    trainer = SimpleNamespace(features=LogFeatures(label="label", time="time", **named))
     with pytest.raises(InputError, match=r"column 'seen' has the ids of 'item', .*`table: item`"):
         OfflineStart(folder / "RUN", folder / "DATA", trainer)
 
