@@ -227,7 +227,8 @@ def check_reachable(address: str) -> None:
 def uploaded_folder(address: str, marker: str, *, begun: bool = False) -> Iterator[Path]:
     """Yield the path of a folder to make; upload it when the block ends, if it has its marker.
 
-    So does a block that fails, such as a training that stops: its folder may be of use.
+    So does a block that fails, such as a training that stops: its folder may be of use. A copy in
+    which nothing has changed is not uploaded.
 
     Args:
         address: where the folder will be.
@@ -235,23 +236,35 @@ def uploaded_folder(address: str, marker: str, *, begun: bool = False) -> Iterat
         begun: begin with a copy of the folder that is there.
 
     Raises:
-        InputError: if it cannot be uploaded; the message tells where the folder is.
+        InputError: if it cannot be uploaded, or another process has written there since the copy
+            was made; the message tells where the folder is.
     """
     with passing_folder() as work:
         (work / _ORIGIN).write_text(address, encoding="utf-8")
-        folder = work / Address(address).name
+        folder, there, before = work / Address(address).name, None, None
         try:
             if begun:
+                there = _version(listed_files(address))
                 shutil.copytree(local_folder(address, marker), folder)
+            before = _times(folder)
             with _named(folder, address):
                 yield folder
         finally:
-            if (folder / marker).exists():
-                _upload_or_keep(folder, address, marker)
+            if before is not None and (folder / marker).exists() and _times(folder) != before:
+                _upload_or_keep(folder, address, marker, there)
 
 
-def _upload_or_keep(folder: Path, address: str, marker: str) -> None:
+def _times(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return the size and the time of the last change of each file."""
+    files = [(file, file.stat()) for file in folder.rglob("*") if file.is_file()]
+    return {file: (about.st_size, about.st_mtime_ns) for file, about in files}
+
+
+def _upload_or_keep(folder: Path, address: str, marker: str, there: str | None) -> None:
+    """Upload a folder, if the files at its address still have the version `there`, or keep it."""
     try:
+        if there is not None and _version(listed_files(address)) != there:
+            raise InputError(f"{address}: another process has written there; use another `out`")
         upload_folder(folder, address, marker)
     except InputError as error:
         kept = folder.parent.with_name(f"{KEPT}{folder.parent.name}")

@@ -94,6 +94,8 @@ def _delete(folder: Path) -> None:
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_ino != folder.stat().st_ino:
+            return  # another process has made the folder again, which nobody has locked here
         gone = Path(tempfile.mkdtemp(dir=folder.parent))
         folder.rename(gone)  # at once: nobody finds half of it
         shutil.rmtree(gone, ignore_errors=True)

@@ -134,7 +134,8 @@ def _check_paths(given: Mapping[str, object]) -> None:
     for name in ("out", "data", "run_folder", "stream_run", "files", "results", "like", "lines"):
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
-            raise InputError(f"{name} is empty; give a value, or set the shell variable")
+            shown = _ON_THIS_MACHINE.get(name, name)
+            raise InputError(f"{shown} is empty; give a value, or set the shell variable")
     for name, shown in _ON_THIS_MACHINE.items():
         _check_on_this_machine(given.get(name), shown)
     if given.get("generate"):

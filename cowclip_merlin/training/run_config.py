@@ -68,8 +68,8 @@ class RunConfig:
         config = read_json(run / CONFIG)
         if isinstance(config, dict) and "features" in config:
             raise InputError(
-                f"{run}: a run of online training; give one of cowclip train, or score events with "
-                "cowclip online serve"
+                f"{run}: a run of online training; give one of cowclip train (cowclip online serve "
+                "answers with the model of a stream)"
             )
         version = config.get("format_version") if isinstance(config, dict) else None
         if version != FORMAT_VERSION:

@@ -113,6 +113,26 @@ def test_what_was_made_stays_here_if_it_cannot_be_uploaded(memory, monkeypatch):
     assert not memory.find("/a")
 
 
+def test_a_copy_is_uploaded_only_over_what_it_was_made_of(memory):
+    put(memory, rows=b"abc", marker=b"1")
+    refused = pytest.raises(InputError, match="another process has written there; use another")
+    with refused as error, uploaded_folder(DATA, "marker", begun=True) as folder:
+        (folder / "marker").write_bytes(b"2")
+        put(memory, rows=b"other", marker=b"3")
+    kept = Path(str(error.value).rpartition("in ")[2].removesuffix(")"))
+    assert (kept / "marker").read_bytes() == b"2"
+    assert memory.cat_file("/a/data/marker") == b"3"
+
+
+def test_a_copy_without_a_change_is_not_uploaded(memory, monkeypatch):
+    put(memory, rows=b"abc", marker=b"1")
+    monkeypatch.setattr(memory, "put_file", None)
+    monkeypatch.setattr(memory, "rm_file", None)
+    refused = pytest.raises(InputError, match="settings differ")
+    with refused, uploaded_folder(DATA, "marker", begun=True):
+        raise InputError("settings differ")
+
+
 def test_what_is_there_is_not_replaced(memory):
     check_free(DATA, "marker", replace=False, remedy="use another")
     put(memory, rows=b"abc")

@@ -317,7 +317,7 @@ CASES = {
     ),
     "report of nothing": (
         lambda p: ["report", "", "--out", str(p.path / "report.html")],
-        r"results is empty",
+        r"RESULTS is empty",
     ),
     "scale to a negative batch": (lambda p: ["scale", "--to", "-5"], r"-5"),
     "unknown command": (lambda p: ["trian"], r"trian"),

@@ -82,7 +82,7 @@ class AddedColumn:
     Attributes:
         name: of the column.
         until: the end of the log at that restart. Messages before this place may lack the column,
-            which then has no value.
+            which then has no value. Those of several partitions count in the order of reading.
     """
 
     name: str
@@ -207,6 +207,11 @@ class LogFeatures:
     def lists(self) -> dict[str, ListRules]:
         """How columns with several values per row are read, by column."""
         return {column.name: column.lists for column in self.categorical if column.lists}
+
+    def input(self, name: str) -> CategoricalColumn | ContinuousColumn | VectorColumn | None:
+        """Return the input of this name; None if there is none."""
+        columns = (*self.categorical, *self.continuous, *self.vectors)
+        return next((column for column in columns if column.name == name), None)
 
     def without(self, names: Collection[str]) -> LogFeatures:
         """Return the columns without some that a run has got."""

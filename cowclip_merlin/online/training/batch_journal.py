@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -70,11 +70,25 @@ class BatchJournal:
                 self._path(each).unlink()
         # A later snapshot may be damaged: then its batches follow, too.
         path = self._path(max([snapshot, *known]))
-        # Without a line that a killed process has left unfinished.
-        lines = [batch.line() for batch in _read(path)]
-        with atomic_write(path) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+        self._write(path, _read(path))  # without a line that a killed process has left unfinished
         self._file = path.open("a", encoding="utf-8")
+
+    def replace(self, snapshot: int, made: Sequence[Batch], left: Sequence[Batch]) -> None:
+        """Note what was trained again in place of all batches after a snapshot.
+
+        Args:
+            snapshot: its number.
+            made: the batches that were trained, of which the last one may be short or empty.
+            left: those for which the log had no events; what the clock refused in them stays so.
+        """
+        whole = [batch for batch in made if batch.size]
+        rest = (*whole[-1:], *made[len(whole) :], *left)
+        refused = tuple(place for batch in rest for place in batch.refused)
+        whole[-1:] = [batch._replace(refused=refused) for batch in whole[-1:]]
+        later = [each for each in self._snapshots() if each > snapshot]
+        self._write(self._path(snapshot), whole)
+        for each in later:
+            self._path(each).unlink()
 
     def note(self, batch: Batch) -> None:
         """Note a batch before its step; it survives the death of the process."""
@@ -92,6 +106,11 @@ class BatchJournal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _write(self, path: Path, batches: Sequence[Batch]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_text("".join(batch.line() for batch in batches), encoding="utf-8")
 
     def _snapshots(self) -> Iterator[int]:
         for path in self._folder.glob("*.csv"):

@@ -176,13 +176,18 @@ def _columns_before(out: Path, config: JsonObject) -> LogFeatures | None:
 
 
 def _unused(out: Path, before: LogFeatures, config: JsonObject) -> list[str]:
-    """Return the added columns that the newest snapshot does not have and nobody wants now."""
-    columns = features_of_json(config["features"]).inputs
-    if all(column.name in columns for column in before.added):
+    """Return the added columns that begin again or go: no snapshot to start from has them.
+
+    These are all such columns, once the features file lacks one of them or has another in place.
+    """
+    columns = features_of_json(config["features"])
+    if all(before.input(x.name) == columns.input(x.name) for x in before.added):
         return []
     known = numbers(out / SNAPSHOTS)
     extra = load_snapshot(out / SNAPSHOTS, wanted=lambda _: False).extra if known else None
-    return [name for name in lacking_in(extra, before) if name not in columns]
+    lacking = lacking_in(extra, before)
+    same = all(before.input(name) == columns.input(name) for name in lacking)
+    return [] if same else lacking
 
 
 def _trainer(
@@ -244,7 +249,9 @@ def _drop_unused(out: Path, before: Json, config: JsonObject) -> list[str]:
     settings, columns = load_online_config(out)
     unused = _unused(out, columns, config)
     before |= online_config(settings, columns.without(unused))
-    return [f"column {name!r} is gone, which the newest snapshot does not have" for name in unused]
+    wanted = features_of_json(config["features"]).inputs
+    gone = [name for name in unused if name not in wanted]
+    return [f"column {name!r} is gone, which the newest snapshot does not have" for name in gone]
 
 
 def _say_changes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -178,8 +178,7 @@ class StreamTrainer:
         """Go on from the newest snapshot, with the batches that were trained after it."""
         snapshot = self._stored.load_newest()
         if lacking := lacking_in(snapshot.extra, self.trainer.features):
-            names = ", ".join(lacking)
-            self.log.info("new in the model: %s; no rows yet, and dense weights of 0", names)
+            self._say_new(lacking)
         self.trainer.restore(part_of(snapshot.arrays, "trainer."), lacking=lacking)
         repeats = part_of(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
@@ -196,13 +195,29 @@ class StreamTrainer:
         refused = {place for batch in batches for place in batch.refused}
         self._reader = self._read_from(position, refused)
         self._begin_together(refused=refused)
+        made: list[Batch] = []
         for batch in batches:
-            self._replay(batch, all_there=not lacking)
+            made.append(self._replay(batch, all_there=not lacking))
             if self._stop.signal_number:
                 return
+            if made[-1].size < batch.size:  # the log has no more
+                break
+        if lacking:
+            self._journal.replace(snapshot.number, made, batches[len(made) :])
         self._team.say(Turn(CLOCK))
         self._reader.use_clock()
         self._journal.begin(snapshot.number, keep=self._stored.numbers())
+
+    def _say_new(self, lacking: Sequence[str]) -> None:
+        names = ", ".join(lacking)
+        self.log.info("new in the model: %s; no rows yet, and dense weights of 0", names)
+        for column in self.trainer.features.categorical:
+            if column.name in lacking and column.table:
+                self.log.warning(
+                    "%r reads the trained rows of %r at once, so predictions may change",
+                    column.name,
+                    column.table,
+                )
 
     def _skip(self, position: Position) -> None:
         end = self._events.end()
@@ -216,8 +231,8 @@ class StreamTrainer:
             f"{self.trained:,}",
         )
 
-    def _replay(self, batch: Batch, *, all_there: bool = True) -> None:
-        """Train a batch of the journal again.
+    def _replay(self, batch: Batch, *, all_there: bool = True) -> Batch:
+        """Train a batch of the journal again, and return it as it was trained.
 
         Args:
             batch: the batch.
@@ -226,7 +241,7 @@ class StreamTrainer:
         """
         while (events := self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)) is None:
             if self._stop.signal_number:
-                return
+                return batch
             if self._reader.at_end():
                 if not all_there:
                     break
@@ -237,10 +252,11 @@ class StreamTrainer:
                 )
         events = events or self._reader.next_batch(batch.size, wait=0, rest=True)
         if events is None:
-            return
+            return batch._replace(size=0)
         self._team.say(Turn(BATCH, len(events), batch.factor))
         self._pipeline.submit(events, batch.factor)
         self.trained += len(events)
+        return batch._replace(size=len(events))
 
     def _ended(self) -> bool:
         signals = [each.signal_number for each in self._team.others if each.signal_number]

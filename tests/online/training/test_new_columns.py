@@ -28,6 +28,7 @@ from cowclip_merlin.online.events.features import (
     VectorColumn,
 )
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training import stream_folder
@@ -330,3 +331,43 @@ def test_a_wrong_value_of_a_new_column_does_not_stop_the_replay(tmp_path, settin
     train(folder, FEATURES, settings)
     shutil.rmtree(folder / "run/snapshots/664")
     assert train(folder, with_columns(FEATURES), settings) == 600
+
+
+def test_after_a_shorter_replay_the_journal_has_what_was_trained(tmp_path, settings, old_run):
+    folder, now = copy_of(old_run, tmp_path / "copy"), with_columns(FEATURES)
+    log = FileLog(folder / "events")
+    ages = [i if i < 610 else "old" for i in range(600, 664)]
+    log.append([json.dumps(event(600 + i, age=age)).encode() for i, age in enumerate(ages)])
+    train(folder, FEATURES, settings)
+    roll_back(folder / "run", 600)
+    assert train(folder, now, settings) == 610
+    log.append(colored(range(664, 674)))
+    assert train(folder, now, settings) == 620
+    shutil.rmtree(folder / "run/snapshots/620")
+    assert train(folder, now, settings) == 620
+
+
+def test_a_column_that_no_snapshot_has_may_be_another_one(tmp_path, settings, old_run, capsys):
+    folder = copy_of(old_run, tmp_path / "copy")
+    FileLog(folder / "events").append(colored(range(600, 664)))
+    train(folder, with_columns(FEATURES, COLOR), settings)
+    roll_back(folder / "run", 600)
+    other = replace(AGE, scaling=NumberScaling(transform="none"))
+    now = with_columns(FEATURES, COLOR, age=False)
+    now = replace(now, continuous=(*FEATURES.continuous, other))
+    assert train(folder, now, settings) == 664
+    said = capsys.readouterr().out
+    assert "continuous column 'age' is new" in said and "is gone" not in said
+    assert load_online_config(folder / "run")[1].continuous == now.continuous
+
+
+def test_a_new_column_that_shares_a_table_is_told(settings_of, tmp_path, caplog):
+    caplog.set_level("INFO")
+    settings = settings_of(batch_size=32, table={"capacity": 3000})
+    log = log_of(tmp_path / "events", messages(range(64)))
+    stream_trainer(tmp_path / "run", settings, log).run()
+    last = CategoricalColumn(name="last", table="item")
+    added = (AddedColumn(name="last", until=(64, 0)),)
+    now = replace(with_columns(FEATURES, last, age=False), added=added)
+    stream_trainer(tmp_path / "run", settings, log, features=now).run()
+    assert "'last' reads the trained rows of 'item' at once" in caplog.text
