@@ -8,7 +8,8 @@ that appends to a file; where it is not installed, they are in files. `-s` shows
 After each kill, the test waits until both servers have what came after it. Then it pauses the
 trainer, and both must answer 10,000 requests equally. All the time, the server that is not killed
 must answer. At the end, a model that loads the trainer's snapshot must answer as the servers do,
-each impression whose window is over must have an example, and each example was trained once.
+each impression whose window is over must have an example, and each example that the trainer has
+read was trained once.
 """
 
 import os
@@ -93,5 +94,6 @@ def test_nothing_is_lost_and_servers_answer_as_the_model_does(tmp_path):
         answered = len(pipeline.requester.seconds)
     print("", *told, accounts, f"{answered:,} requests were answered", sep="\n")
     assert accounts.lost == 0 < accounts.due
-    assert accounts.trained + accounts.repeated == accounts.examples
+    # The joiner may write examples after the trainer has ended.
+    assert 0 < accounts.trained + accounts.repeated == accounts.read <= accounts.examples
     assert answered > 0 == pipeline.requester.unanswered
