@@ -69,7 +69,7 @@ extern "C" __global__ void row_squares(const float* x, index_t u, int d, double*
         const int j = lane + k * TILE;
         mine[k] = row < u && j < d ? x[row * d + j] : 0.0f;
     }
-    const double sum = tile_square(mine);  // all lanes must still run, because it shuffles
+    const double sum = tile_square<PER>(mine, TILE);  // all lanes run it: it shuffles
     if (row < u && lane == 0) square[row] = sum;
 }
 
@@ -87,8 +87,8 @@ extern "C" __global__ void clip_rows(
         my_w[k] = inside ? w[row * d + j] : 0.0f;
         my_g[k] = inside ? g[row * d + j] + l2 * my_w[k] : 0.0f;
     }
-    const float f =
-        row_factor(my_g, my_w, row < u ? cnt[row] : 1, kind, r, least, bound);
+    const index_t my_cnt = row < u ? cnt[row] : 1;
+    const float f = row_factor<PER>(my_g, my_w, my_cnt, kind, r, least, bound, TILE);
     if (row >= u) return;
     if (lane == 0) factor[row] = f;
 #pragma unroll
@@ -117,7 +117,7 @@ extern "C" __global__ void step_rows(
         my_g[k] = inside ? g[row * d + j] + l2 * my_w[k] : 0.0f;
     }
     const index_t cnt = row < u ? starts[row + 1] - starts[row] : 1;
-    const float f = row_factor(my_g, my_w, cnt, kind, r, least, bound);
+    const float f = row_factor<PER>(my_g, my_w, cnt, kind, r, least, bound, TILE);
     if (row >= u) return;
     if (lane == 0) factor[row] = f;
 #pragma unroll

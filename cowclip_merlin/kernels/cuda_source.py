@@ -1,7 +1,7 @@
 """CUDA C++ that all row kernels share, and its compiler options.
 
-A tile of `TILE` neighboring lanes of a warp processes one row. Lane k holds the `PER` coordinates
-k, k + TILE, ... in registers. Every sum has a fixed order, and the only atomics are an integer
+A tile of neighboring lanes of a warp processes one row. Lane k holds at most `PER` coordinates
+k, k + tile, ... in registers. Every sum has a fixed order, and the only atomics are an integer
 minimum and maximum, so the same input gives the same bits.
 """
 
@@ -76,27 +76,29 @@ __device__ inline int threads_of(const One& one) {
 }
 
 // Every lane of the tile gets the same bits, because both partners add the same two numbers.
-__device__ inline double tile_sum(double x) {
-    for (int k = TILE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
+__device__ inline double tile_sum(double x, int tile) {
+    for (int k = tile / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
 }
 
 // Sum of squares over the row; coordinates beyond its end must be 0.
-__device__ inline double tile_square(const float* x) {
+template <int MANY>
+__device__ inline double tile_square(const float* x, int tile) {
     double square = 0.0;
 #pragma unroll
-    for (int k = 0; k < PER; ++k) square += (double)x[k] * (double)x[k];
-    return tile_sum(square);
+    for (int k = 0; k < MANY; ++k) square += (double)x[k] * (double)x[k];
+    return tile_sum(square, tile);
 }
 
-// Call it with whole warps, because it shuffles.
+// Call it with whole warps, because it shuffles. A lane has MANY coordinates.
+template <int MANY>
 __device__ inline float row_factor(const float* g, const float* w, index_t cnt, int kind,
-                                   double r, double least, double bound) {
+                                   double r, double least, double bound, int tile) {
     if (kind == CLIP_NONE) return 1.0f;
-    const double norm = sqrt(tile_square(g));
+    const double norm = sqrt(tile_square<MANY>(g, tile));
     double threshold = bound;
     if (kind == CLIP_COWCLIP) {
-        const double size = r * sqrt(tile_square(w));
+        const double size = r * sqrt(tile_square<MANY>(w, tile));
         threshold = (double)(cnt > 1 ? cnt : 1) * (size > least ? size : least);
     }
     return norm > threshold ? (float)(threshold / norm) : 1.0f;

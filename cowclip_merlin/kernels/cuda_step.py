@@ -1,8 +1,9 @@
 """CUDA C++ of a step on grouped rows: sums, L2, clip and Adam.
 
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
-launch does not depend on it: each thread takes several rows, `gridDim` apart. The source follows
-`COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their functions.
+launch does not depend on it: each tile takes several rows. One launch serves several tables.
+The source follows `COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their
+functions.
 """
 
 from __future__ import annotations
@@ -94,71 +95,100 @@ extern "C" __global__ void join_queued(
     }
 }
 
-// L2, clip and Adam of the distinct rows, after the steps that they have missed. For the log,
-// sums[0] counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
+// What a step needs to know about a table; see `SumTable`. Equal to `StepTable` in
+// row_ops/tables.h. A table without step counts has no `last` and no `history`.
+struct StepTable {
+    float *w, *m, *v, *last, *history;
+    const float* g;
+    const word_t *ids, *starts, *u;
+    index_t capacity, to;
+    double r, least, bound;
+    int d, tile, slot, first_block, blocks, kind, counted;
+    float keep_m, keep_v, epsilon, l2;
+};
+
+enum { MOST_STEP_TABLES = 16 };
+struct StepTables {
+    int count;
+    StepTable of[MOST_STEP_TABLES];
+};
+
+// One step of a distinct row, after the steps that it has missed; MANY coordinates per lane. All
+// lanes of a warp call it, because they shuffle; only those `inside` have a row. Returns the
+// factor by which the gradient was clipped.
+template <int MANY>
+__device__ inline float step_row(const StepTable& t, index_t row, bool inside, int lane,
+                                 float rate, index_t* status) {
+    const int d = t.d, tile = t.tile;
+    const index_t id = inside ? t.ids[row] : 0, to = t.to;
+    const index_t from = inside && t.last ? (index_t)t.last[id] : to;
+    bool missed = false;
+    float my_w[MANY], my_m[MANY], my_v[MANY], my_g[MANY];
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const int j = lane + k * tile;
+        const bool here = inside && j < d;
+        my_w[k] = here ? t.w[id * d + j] : 0.0f;
+        my_m[k] = here ? t.m[id * d + j] : 0.0f;
+        my_v[k] = here ? t.v[id * d + j] : 0.0f;
+        if (here && from < to)
+            missed = replay(my_w[k], my_m[k], my_v[k], from, to, t.history, t.capacity, t.keep_m,
+                            t.keep_v, t.epsilon, t.l2);
+        my_g[k] = here ? t.g[row * d + j] + t.l2 * my_w[k] : 0.0f;
+    }
+    const index_t cnt = inside ? (index_t)t.starts[row + 1] - t.starts[row] : 1;
+    const float f = row_factor<MANY>(my_g, my_w, cnt, t.kind, t.r, t.least, t.bound, tile);
+    __syncwarp();  // every lane has read `last`
+    if (!inside) return f;
+    if (lane == 0 && t.last) t.last[id] = (float)(to + 1);
+    if (lane == 0 && missed) status[3 + 3 * t.slot] = 1;
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const int j = lane + k * tile;
+        if (j >= d) continue;
+        adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, rate, t.keep_m, t.keep_v, t.epsilon);
+        t.w[id * d + j] = my_w[k];
+        t.m[id * d + j] = my_m[k];
+        t.v[id * d + j] = my_v[k];
+    }
+    return f;
+}
+
+// L2, clip and Adam of the distinct rows of all tables. A tile holds a row in registers: one
+// number per lane if the row is not longer than its tile, otherwise PER. For the log, sums[0]
+// counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
 extern "C" __global__ void step_groups(
-    float* w, float* m, float* v, const float* g, const word_t* ids, const word_t* starts,
-    const word_t* u, int d, const float* alpha, float keep_m, float keep_v, float epsilon,
-    float l2, int kind, double r, double least, double bound, int exact, float* last,
-    float* history, index_t capacity, index_t to, int counted, unsigned long long* sums,
-    index_t* status, int table) {
+    const __grid_constant__ StepTables tables, const float* alpha, unsigned long long* sums,
+    index_t* status) {
     __shared__ unsigned long long cut_rows, factors;
     if (threadIdx.x == 0) cut_rows = factors = 0;
     __syncthreads();
+    const StepTable& t = one_of_block(tables);
+    const int thread = thread_of(t), lane = thread % t.tile;
     const bool refused = status[0] != 0;
-    if (exact && this_thread() == 0) note_step(history, capacity, to, alpha[0], refused);
-    if (refused) return;
-    const int lane = (int)(this_thread() % TILE);
-    const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
     const float rate = alpha[0];
+    if (t.last && thread == 0) note_step(t.history, t.capacity, t.to, rate, refused);
+    if (refused) return;
+    const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
     unsigned long long my_cut = 0, my_factors = 0;
-    index_t row = this_thread() / TILE;
-    // All lanes of a warp stay until all its tiles are done, because they shuffle.
-    for (index_t first = row - row % (32 / TILE); first < rows; first += tiles, row += tiles) {
+    index_t row = thread / t.tile;
+    // All lanes of a warp stay until all its tiles are done.
+    for (index_t first = row - row % (32 / t.tile); first < rows; first += tiles, row += tiles) {
         const bool inside = row < rows;
-        const index_t id = inside ? ids[row] : 0;
-        const index_t from = inside && exact ? (index_t)last[id] : to;
-        bool missed = false;
-        float my_w[PER], my_m[PER], my_v[PER], my_g[PER];
-#pragma unroll
-        for (int k = 0; k < PER; ++k) {
-            const int j = lane + k * TILE;
-            const bool here = inside && j < d;
-            my_w[k] = here ? w[id * d + j] : 0.0f;
-            my_m[k] = here ? m[id * d + j] : 0.0f;
-            my_v[k] = here ? v[id * d + j] : 0.0f;
-            if (here && from < to)
-                missed = replay(my_w[k], my_m[k], my_v[k], from, to, history, capacity, keep_m,
-                                keep_v, epsilon, l2);
-            my_g[k] = here ? g[row * d + j] + l2 * my_w[k] : 0.0f;
-        }
-        const index_t cnt = inside ? (index_t)starts[row + 1] - starts[row] : 1;
-        const float f = row_factor(my_g, my_w, cnt, kind, r, least, bound);
-        __syncwarp();  // every lane has read `last`
-        if (!inside) continue;
-        if (lane == 0) {
-            if (exact) last[id] = (float)(to + 1);
-            if (missed) status[3 + 3 * table] = 1;
-            my_cut += f < 1.0f;
-            my_factors += (unsigned long long)((double)f * 4294967296.0);
-        }
-#pragma unroll
-        for (int k = 0; k < PER; ++k) {
-            const int j = lane + k * TILE;
-            if (j >= d) continue;
-            adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, rate, keep_m, keep_v, epsilon);
-            w[id * d + j] = my_w[k];
-            m[id * d + j] = my_m[k];
-            v[id * d + j] = my_v[k];
-        }
+        const float f = PER == 1 || t.d <= t.tile
+                            ? step_row<1>(t, row, inside, lane, rate, status)
+                            : step_row<PER>(t, row, inside, lane, rate, status);
+        if (!inside || lane != 0) continue;
+        my_cut += f < 1.0f;
+        my_factors += (unsigned long long)((double)f * 4294967296.0);
     }
     if (my_factors || my_cut) {
         atomicAdd(&cut_rows, my_cut);
         atomicAdd(&factors, my_factors);
     }
     __syncthreads();
-    if (!counted || threadIdx.x != 0) return;
-    if (blockIdx.x == 0) atomicAdd(&sums[0], (unsigned long long)rows);
+    if (!t.counted || threadIdx.x != 0) return;
+    if (thread == 0) atomicAdd(&sums[0], (unsigned long long)rows);
     atomicAdd(&sums[1], cut_rows);
     atomicAdd(&sums[2], factors);
 }

@@ -136,11 +136,10 @@ def fake_cupy(folder):
 
 def operation_kernels(folder):
     """Stands for `gpu_ops.load_kernels`; libraries are in a folder."""
-    from cowclip_merlin.kernels.cuda_source import options, tile_of
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def load(device, d, bfloat16):
-        library = compile_source(gpu_ops.PROGRAM, options(d, tile_of(d), bfloat16=bfloat16), folder)
+        library = compile_source(gpu_ops.PROGRAM, gpu_ops.program_options(d, bfloat16), folder)
         found = [getattr(library, f"launch_{name}") for name in gpu_ops.FUNCTIONS]
         addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
         return gpu_ops.Loaded(addresses, blocks=2, host=True)

@@ -12,7 +12,7 @@ from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options
+from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 
 
@@ -66,12 +66,13 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
         assert "fma.rn.f32" in missed and "sqrt.approx.f32" in missed and "div.approx" in missed
 
 
+@pytest.mark.parametrize("d", [10, 128])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architecture):
+def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architecture, d):
     """65,536 registers for 2 blocks of 256 threads or more: 128 each; and none in memory."""
     file = tmp_path / "kernels.cu"
     file.write_text(SOURCE)
-    flags = *options(10, 16), "-cubin", f"-arch={architecture}", "-Xptxas", "-v"
+    flags = *options(d, tile_of(d)), "-cubin", f"-arch={architecture}", "-Xptxas", "-v"
     command = [NVCC, *flags, "-o", str(tmp_path / "kernels.cubin"), str(file)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

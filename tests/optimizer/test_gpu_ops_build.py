@@ -51,6 +51,7 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     [
         ("Table", "ReplayTable", "MOST_TABLES"),
         ("SumTable", "SumTable", "MOST_SUM_TABLES"),
+        ("StepTable", "StepTable", "MOST_STEP_TABLES"),
         ("Weight", "DenseWeight", "MOST_WEIGHTS"),
     ],
 )

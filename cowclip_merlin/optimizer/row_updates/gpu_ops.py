@@ -28,7 +28,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, options, tile_of
+from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
@@ -163,9 +163,8 @@ def record_of(
     )
 
 
-@cache
 def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
-    """Load the kernels for rows of length d on a GPU, from CuPy's cache if possible.
+    """Load the kernels for rows of length d or less on a GPU, from CuPy's cache if possible.
 
     Args:
         device: TensorFlow's index of the logical GPU.
@@ -175,10 +174,24 @@ def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
     Raises:
         InputError: if it is unknown which GPU of the machine this is.
     """
+    return _load(device, program_options(d, bfloat16))
+
+
+def program_options(d: int, bfloat16: bool) -> tuple[str, ...]:
+    """Return the compiler options of PROGRAM, equal for all d up to a warp.
+
+    >>> program_options(10, False) == program_options(1, False)
+    True
+    """
+    # Its kernels are told each table's tile; only the numbers per lane are compiled in.
+    return options(d, TILES[-1], bfloat16=bfloat16)
+
+
+@cache
+def _load(device: int, flags: tuple[str, ...]) -> Loaded:
     import cupy
 
     with cupy.cuda.Device(cuda_number(device)) as gpu:
-        flags = options(d, tile_of(d), bfloat16=bfloat16)
         module = cupy.RawModule(code=PROGRAM, options=flags)
         functions = [module.get_function(name).kernel for name in FUNCTIONS]
         blocks = gpu.attributes["MultiProcessorCount"] * BLOCKS_PER_PROCESSOR

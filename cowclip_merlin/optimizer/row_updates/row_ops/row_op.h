@@ -23,6 +23,7 @@ class RowOp : public OpKernel {
                       "table number ", number, " is not registered in this process: CowClip's "
                       "training graph cannot be saved and run elsewhere"));
       tables_.push_back(table);
+      if (longest_ == nullptr || table->d > longest_->d) longest_ = table;
     }
   }
 
@@ -111,7 +112,7 @@ class RowOp : public OpKernel {
       each.first_block = blocks;
       blocks += each.blocks;
       if (some.count < static_cast<int>(most) && i + 1 < all.size()) continue;
-      queue.Launch(tables_[0]->functions[function], blocks, some, args...);
+      queue.Launch(longest_->functions[function], blocks, some, args...);
       some.count = blocks = 0;
     }
   }
@@ -160,6 +161,8 @@ class RowOp : public OpKernel {
   }
 
   std::vector<const CowClipTable*> tables_;
+  // The table with the longest rows: its kernels have registers for the rows of every table.
+  const CowClipTable* longest_ = nullptr;
   bool wait_ = false;
   std::size_t status_size_ = 0;
 };

@@ -69,29 +69,21 @@ class StepOp : public RowOp {
       Look(seen, status, queue);
       TF_RETURN_IF_ERROR(Refused(seen, status, queue));
     }
-    std::vector<ReplayTable> sweeps;
+    std::vector<StepTable> all;
+    std::vector<ReplayTable> flushes, sweeps;
     for (std::size_t i = 0; i < count; ++i) {
       const CowClipTable& table = *tables_[i];
-      Locked* state = &variables[i * per_table()];
-      float *last = nullptr, *history = nullptr;
-      if (table.exact) {
-        if (steps[i] >= Capacity(state)) {
-          LaunchFor<ReplayTables>(queue, kSweepRows,
-                                  std::vector<ReplayTable>{Flush(table, state, steps[i])});
-          steps[i] = 0;
-        }
-        last = state[3].data<float>();
-        history = state[4].data<float>();
+      const Locked* state = &variables[i * per_table()];
+      if (table.exact && steps[i] >= Capacity(state)) {
+        flushes.push_back(Flush(table, state, steps[i]));
+        steps[i] = 0;
       }
-      queue.Launch(table.functions[kStepGroups], Blocks(table, indices[i].NumElements()),
-                   state[0].data<float>(), state[1].data<float>(), state[2].data<float>(), sums[i].g,
-                   groups[i].ids, groups[i].starts, groups[i].u, table.d, alpha,
-                   table.keep_m, table.keep_v, table.epsilon, table.l2, table.kind, table.r,
-                   table.least, table.bound, table.exact, last, history,
-                   table.exact ? Capacity(state) : 0, steps[i], table.counted, counters, status,
-                   table.slot);
+      all.push_back(Step(table, state, groups[i], sums[i].g, steps[i]));
+      all[i].blocks = static_cast<int>(Blocks(table, indices[i].NumElements()));
       if (table.exact) sweeps.push_back(Sweep(table, state, steps[i] + 1));
     }
+    LaunchFor<ReplayTables>(queue, kSweepRows, flushes);
+    LaunchFor<StepTables>(queue, kStepGroups, all, alpha, counters, status);
     LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
     queue.ToHost(seen.pinned, status, 8 * status_size_);
@@ -161,6 +153,26 @@ class StepOp : public RowOp {
             space.At<Word>(at_end), space.At<float>(at_partial), space.At<float>(at_g), table.d,
             table.tile, table.slot};
     return tensorflow::OkStatus();
+  }
+
+  // The step `to` of a table, but for its blocks.
+  static StepTable Step(const CowClipTable& table, const Locked* state, const Groups& groups,
+                        const float* g, Long to) {
+    StepTable step{state[0].data<float>(), state[1].data<float>(), state[2].data<float>()};
+    if (table.exact) {
+      step.last = state[3].data<float>();
+      step.history = state[4].data<float>();
+      step.capacity = Capacity(state);
+    }
+    step.g = g;
+    step.ids = groups.ids, step.starts = groups.starts, step.u = groups.u;
+    step.to = to;
+    step.r = table.r, step.least = table.least, step.bound = table.bound;
+    step.d = table.d, step.tile = table.tile, step.slot = table.slot;
+    step.kind = table.kind, step.counted = table.counted;
+    step.keep_m = table.keep_m, step.keep_v = table.keep_v;
+    step.epsilon = table.epsilon, step.l2 = table.l2;
+    return step;
   }
 
   // At most this many ids of n occur more than kSegment times.

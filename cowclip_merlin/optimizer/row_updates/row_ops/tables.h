@@ -20,7 +20,7 @@ enum Function {
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
 constexpr Long kSegment = 128;
-constexpr int kReplayTables = 16, kSumTables = 16, kDenseWeights = 64;
+constexpr int kReplayTables = 16, kSumTables = 16, kStepTables = 16, kDenseWeights = 64;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -63,6 +63,22 @@ struct SumTable {
 struct SumTables {
   int count;
   SumTable of[kSumTables];
+};
+
+// What a step needs to know about a table; equal to `StepTable` and `StepTables` in
+// kernels/cuda_step.py.
+struct StepTable {
+  float *w, *m, *v, *last, *history;
+  const float* g;
+  const Word *ids, *starts, *u;
+  Long capacity, to;
+  double r, least, bound;
+  int d, tile, slot, first_block, blocks, kind, counted;
+  float keep_m, keep_v, epsilon, l2;
+};
+struct StepTables {
+  int count;
+  StepTable of[kStepTables];
 };
 
 // Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda_dense.py.
