@@ -118,7 +118,7 @@ struct StepTables {
 // factor by which the gradient was clipped.
 template <int MANY>
 __device__ inline float step_row(const StepTable& t, index_t row, bool inside, int lane,
-                                 float rate, index_t* status) {
+                                 float alpha, index_t* status) {
     const int d = t.d, tile = t.tile;
     const index_t id = inside ? t.ids[row] : 0, to = t.to;
     const index_t from = inside && t.last ? (index_t)t.last[id] : to;
@@ -146,7 +146,7 @@ __device__ inline float step_row(const StepTable& t, index_t row, bool inside, i
     for (int k = 0; k < MANY; ++k) {
         const int j = lane + k * tile;
         if (j >= d) continue;
-        adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, rate, t.keep_m, t.keep_v, t.epsilon);
+        adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, alpha, t.keep_m, t.keep_v, t.epsilon);
         t.w[id * d + j] = my_w[k];
         t.m[id * d + j] = my_m[k];
         t.v[id * d + j] = my_v[k];
@@ -154,20 +154,31 @@ __device__ inline float step_row(const StepTable& t, index_t row, bool inside, i
     return f;
 }
 
+// Adam's learning rate of the next step, with both bias corrections.
+__device__ inline float corrected_rate(float rate, index_t iterations, float beta_1,
+                                       float beta_2) {
+    const float t = (float)(iterations + 1);
+    return rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
+}
+
 // L2, clip and Adam of the distinct rows of all tables. A tile holds a row in registers: one
 // number per lane if the row is not longer than its tile, otherwise PER. For the log, sums[0]
 // counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
 extern "C" __global__ void step_groups(
-    const __grid_constant__ StepTables tables, const float* alpha, unsigned long long* sums,
-    index_t* status) {
+    const __grid_constant__ StepTables tables, const float* rate, const index_t* iterations,
+    float beta_1, float beta_2, unsigned long long* sums, index_t* status) {
     __shared__ unsigned long long cut_rows, factors;
-    if (threadIdx.x == 0) cut_rows = factors = 0;
+    __shared__ float rate_of_step;
+    if (threadIdx.x == 0) {
+        cut_rows = factors = 0;
+        rate_of_step = corrected_rate(*rate, *iterations, beta_1, beta_2);
+    }
     __syncthreads();
     const StepTable& t = one_of_block(tables);
     const int thread = thread_of(t), lane = thread % t.tile;
     const bool refused = status[0] != 0;
-    const float rate = alpha[0];
-    if (t.last && thread == 0) note_step(t.history, t.capacity, t.to, rate, refused);
+    const float alpha = rate_of_step;
+    if (t.last && thread == 0) note_step(t.history, t.capacity, t.to, alpha, refused);
     if (refused) return;
     const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
     unsigned long long my_cut = 0, my_factors = 0;
@@ -176,8 +187,8 @@ extern "C" __global__ void step_groups(
     for (index_t first = row - row % (32 / t.tile); first < rows; first += tiles, row += tiles) {
         const bool inside = row < rows;
         const float f = PER == 1 || t.d <= t.tile
-                            ? step_row<1>(t, row, inside, lane, rate, status)
-                            : step_row<PER>(t, row, inside, lane, rate, status);
+                            ? step_row<1>(t, row, inside, lane, alpha, status)
+                            : step_row<PER>(t, row, inside, lane, alpha, status);
         if (!inside || lane != 0) continue;
         my_cut += f < 1.0f;
         my_factors += (unsigned long long)((double)f * 4294967296.0);
@@ -191,18 +202,6 @@ extern "C" __global__ void step_groups(
     if (thread == 0) atomicAdd(&sums[0], (unsigned long long)rows);
     atomicAdd(&sums[1], cut_rows);
     atomicAdd(&sums[2], factors);
-}
-
-// Adam's learning rate of the next step, with both bias corrections.
-__device__ inline float corrected_rate(float rate, index_t iterations, float beta_1,
-                                       float beta_2) {
-    const float t = (float)(iterations + 1);
-    return rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
-}
-
-extern "C" __global__ void bias_corrected_rate(
-    const float* rate, const index_t* iterations, float beta_1, float beta_2, float* alpha) {
-    if (this_thread() == 0) *alpha = corrected_rate(*rate, *iterations, beta_1, beta_2);
 }
 
 // Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows.

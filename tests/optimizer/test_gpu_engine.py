@@ -79,7 +79,7 @@ def test_tables_with_the_same_ids_share_their_groups(tf, emulated):
 LAUNCHES = {
     "load_keys": 1, "count_digits": 1, "scan_counts": 2, "scatter_digits": 1, "count_heads": 1,
     "write_heads": 1, "sum_groups": 1, "sum_queued": 1, "join_queued": 1, "step_groups": 1,
-    "summarize": 1, "catch_up_rows": 1, "sweep_rows": 1, "bias_corrected_rate": 1,
+    "summarize": 1, "catch_up_rows": 1, "sweep_rows": 1,
 }  # fmt: skip
 
 

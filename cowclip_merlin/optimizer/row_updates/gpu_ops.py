@@ -40,7 +40,7 @@ _log = logging.getLogger("cowclip_merlin")
 FUNCTIONS = (
     "load_keys", "count_digits", "scan_counts", "scatter_digits", "count_heads", "write_heads",
     "sum_groups", "sum_queued", "join_queued", "step_groups", "summarize", "catch_up_rows",
-    "sweep_rows", "bias_corrected_rate", "step_weights",
+    "sweep_rows", "step_weights",
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 

@@ -36,14 +36,9 @@ class StepOp : public RowOp {
     Workspace common;
     // Counters for the log, then for each table those of its frequent ids.
     const std::size_t at_counters = common.Reserve((3 + count) * sizeof(Long));
-    const std::size_t at_alpha = common.Reserve(sizeof(float));
     TF_RETURN_IF_ERROR(common.Allocate(context));
     auto* counters = common.At<unsigned long long>(at_counters);
     queue.Zero(counters, 2 * (3 + count));
-    auto* alpha = common.At<float>(at_alpha);
-    const CowClipTable& any = *tables_[0];
-    queue.Launch(any.functions[kBiasCorrectedRate], 1, rate->data(), iterations->data(), any.beta_1,
-                 any.beta_2, alpha);
     std::vector<Workspace> spaces(2 * count);
     // Tables with equally many rows that are read at the same ids share their groups.
     std::map<std::tuple<const void*, Long, Long>, Groups> known;
@@ -83,9 +78,11 @@ class StepOp : public RowOp {
       if (table.exact) sweeps.push_back(Sweep(table, state, steps[i] + 1));
     }
     LaunchFor<ReplayTables>(queue, kSweepRows, flushes);
-    LaunchFor<StepTables>(queue, kStepGroups, all, alpha, counters, status);
+    const CowClipTable& any = *tables_[0];
+    LaunchFor<StepTables>(queue, kStepGroups, all, rate->data(), iterations->data(), any.beta_1,
+                          any.beta_2, counters, status);
     LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
-    queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
+    queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data());
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     tensorflow::OpOutputList done;
     TF_RETURN_IF_ERROR(context->output_list("done", &done));

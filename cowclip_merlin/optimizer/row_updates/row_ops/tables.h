@@ -14,8 +14,8 @@ using Long = long long;
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
   kLoadKeys, kCountDigits, kScanCounts, kScatterDigits, kCountHeads, kWriteHeads, kSumGroups,
-  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kSweepRows, kBiasCorrectedRate,
-  kStepWeights, kFunctions,
+  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kSweepRows, kStepWeights,
+  kFunctions,
 };
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
