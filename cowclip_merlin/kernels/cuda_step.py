@@ -204,9 +204,12 @@ extern "C" __global__ void step_groups(
     atomicAdd(&sums[2], factors);
 }
 
-// Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows.
+// Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows. Write
+// the first words of the status into memory of the host; one block.
 extern "C" __global__ void summarize(
-    const unsigned long long* sums, float* share, float* mean) {
+    const unsigned long long* sums, float* share, float* mean, const index_t* status, int words,
+    index_t* seen) {
+    for (int i = (int)threadIdx.x; i < words; i += (int)blockDim.x) seen[i] = status[i];
     if (this_thread() != 0) return;
     const double rows = sums[0] ? (double)sums[0] : 1.0;
     *share = (float)((double)sums[1] / rows);

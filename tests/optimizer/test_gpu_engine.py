@@ -174,14 +174,20 @@ def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):
         np.testing.assert_array_equal(x, y)
 
 
-def test_rows_that_were_stale_are_told(tf, emulated):
+@pytest.mark.parametrize("graph", [True, False])
+def test_rows_that_were_stale_are_told(tf, emulated, graph):
+    """In a graph by the next step, in eager mode by the step itself."""
     table = tf.Variable(tf.ones([9, 2]), name="embeddings")
     opt = cc.CowClip(update="exact", backend="cupy")
-    g = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([9, 2]))
-    other = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([2]), tf.constant([9, 2]))
+
+    def step(ids):
+        g = tf.IndexedSlices(tf.ones([1, 2]), ids, tf.constant([9, 2]))
+        opt.apply_gradients([(g, table)])
+
+    step = tf.function(step) if graph else step
     with pytest.warns(UserWarning, match="'embeddings:0' were not brought up to date"):
-        for each in (g, other, g):
-            opt.apply_gradients([(each, table)])
+        for each in (1, 2, 1, 3) if graph else (1, 2, 1):
+            step(tf.constant([each]))
 
 
 def test_variables_that_share_memory_part(tf, emulated):

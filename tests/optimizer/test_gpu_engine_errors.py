@@ -42,6 +42,25 @@ def test_a_refused_step_writes_nothing_and_is_told(tf, emulated, graph, update, 
     assert (model.state[0] != before[0]).any()
 
 
+def test_the_next_step_of_a_graph_tells_of_every_table(tf, emulated):
+    """A step tells the host of its own tables; the host asks the device for the rest."""
+    tables = [tf.Variable(tf.ones([9, 2]), name=x) for x in ("embeddings", "other")]
+    opt = cc.CowClip(update="exact", backend="cupy", embeddings=tables)
+
+    @tf.function
+    def step(ids, shift):
+        for table in tables:
+            opt.catch_up(table, ids + (shift if table is tables[1] else 0))
+        g = tf.IndexedSlices(tf.ones([1, 2]), ids, tf.constant([9, 2]))
+        opt.apply_gradients([(g, tables[0])])
+
+    ids = tf.constant([1])
+    step(ids, 0)
+    step(ids, 8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="id 9 is outside table 'other:0'"):
+        step(ids, 0)
+
+
 def test_a_step_is_refused_in_any_order(tf, emulated):
     model = TwoTables(tf, "cupy").train(batches((9,)))
     model.opt.flush()

@@ -1,4 +1,4 @@
-// Memory of variables, memory for one step, and the host's copy of the status.
+// Memory of variables, memory for one step, and what the host has seen of the status.
 #pragma once
 #include <map>
 #include <utility>
@@ -12,8 +12,9 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::Var;
 
-// The host's last copy of the `status` of an optimizer on a device. A later optimizer may get the
-// same memory, so the address alone does not identify an optimizer.
+// What the host has seen of the `status` of an optimizer on a device. A step writes its words into
+// this memory of the host, which the device can reach. A later optimizer may get the same address,
+// so this alone does not identify an optimizer.
 struct Seen {
   Long* pinned = nullptr;
   std::vector<bool> warned;

@@ -67,6 +67,9 @@ const Driver& TheDriver() {
   return driver;
 }
 
+// CU_MEMHOSTALLOC_PORTABLE and CU_MEMHOSTALLOC_DEVICEMAP.
+constexpr unsigned kReachable = 1 | 2;
+
 // Where the kernels run: on a stream of the device, or in tests on the host.
 class Queue {
  public:
@@ -127,13 +130,13 @@ class Queue {
   void Wait() {
     if (!host_) Note(TheDriver().wait(stream_));
   }
-  // Pinned host memory, the target of asynchronous copies; it is never freed.
+  // Pinned host memory at an address that all devices can use; it is never freed.
   Long* Pinned(std::size_t bytes) {
     void* memory = nullptr;
     if (host_) {
       memory = std::malloc(bytes);
     } else {
-      Note(TheDriver().host_memory(&memory, bytes, 0));
+      Note(TheDriver().host_memory(&memory, bytes, kReachable));
     }
     return static_cast<Long*>(memory);
   }

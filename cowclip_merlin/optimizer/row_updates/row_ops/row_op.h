@@ -117,6 +117,13 @@ class RowOp : public OpKernel {
     }
   }
 
+  // Words of the status up to those of the last of these tables.
+  int words() const {
+    int slots = 0;
+    for (const CowClipTable* table : tables_) slots = std::max(slots, table->slot + 1);
+    return 1 + 3 * slots;
+  }
+
   // Number of blocks for a kernel with one tile per row, of at most n rows.
   static Long Blocks(const CowClipTable& table, Long n) {
     const Long needed = (n * table.tile + kBlock - 1) / kBlock;
@@ -134,7 +141,7 @@ class RowOp : public OpKernel {
       }
     }
     if (seen.pinned[0] == 0) return tensorflow::OkStatus();
-    queue.Wait();  // copies of later steps may still be running
+    Look(seen, status, queue);  // a step tells only whether it was refused, and of its own tables
     std::string words = "a step was refused";
     for (int slot = slots - 1; slot >= 0; --slot)
       for (int what = 0; what < 2; ++what) {

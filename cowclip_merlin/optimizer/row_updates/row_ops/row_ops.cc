@@ -2,7 +2,8 @@
 //
 // The host never waits for the device in a step: sizes that depend on the data stay in device
 // memory. If a gradient is not finite or an id is outside its table, the kernels refuse the step.
-// Before the next operation, the host reads a copy of `status`, and raises the error.
+// Each step writes that into memory of the host, which reads it before the next operation and raises
+// the error.
 //
 // Python compiles the kernels and registers each table once (`cowclip_add_table`). Operations refer
 // to tables by the numbers that this function returns. In tests, tables of kind "host" have the

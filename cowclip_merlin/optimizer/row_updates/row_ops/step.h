@@ -82,8 +82,8 @@ class StepOp : public RowOp {
     LaunchFor<StepTables>(queue, kStepGroups, all, rate->data(), iterations->data(), any.beta_1,
                           any.beta_2, counters, status);
     LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
-    queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data());
-    queue.ToHost(seen.pinned, status, 8 * status_size_);
+    queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data(), status,
+                 words(), seen.pinned);
     tensorflow::OpOutputList done;
     TF_RETURN_IF_ERROR(context->output_list("done", &done));
     for (int i = 0; i < done.size(); ++i) {
