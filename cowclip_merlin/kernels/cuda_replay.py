@@ -99,13 +99,15 @@ __device__ inline bool replay(float& w, float& m, float& v, index_t from, index_
 }
 
 // What a replay needs to know about a table. One launch serves several tables: each has some blocks
-// of it, and tiles for its own row length. Equal to `ReplayTable` in row_ops/tables.h.
+// of it, and tiles for its own row length. Equal to `ReplayTable` in row_ops/tables.h. The number
+// of steps since the last flush is in device memory: the host need not know it.
 struct Table {
     float *w, *m, *v, *last;
     const float* history;
-    index_t capacity, to, rows;
-    index_t first, end, count;  // a sweep: rows [first, end), and the step count that they get
+    const index_t* steps;
+    index_t capacity, rows;
     int d, tile, slot, first_block, blocks;
+    int parts;  // of a table that is swept in as many steps; 0 if it is flushed
     float keep_m, keep_v, epsilon, l2;
 };
 
@@ -115,9 +117,9 @@ struct Tables {
     Table of[MOST_TABLES];
 };
 
-__device__ inline void replay_number(const Table& table, index_t at, index_t from) {
+__device__ inline void replay_number(const Table& table, index_t at, index_t from, index_t to) {
     float my_w = table.w[at], my_m = table.m[at], my_v = table.v[at];
-    replay(my_w, my_m, my_v, from, table.to, table.history, table.capacity, table.keep_m,
+    replay(my_w, my_m, my_v, from, to, table.history, table.capacity, table.keep_m,
            table.keep_v, table.epsilon, table.l2);
     table.w[at] = my_w;
     table.m[at] = my_m;
@@ -126,14 +128,14 @@ __device__ inline void replay_number(const Table& table, index_t at, index_t fro
 
 // Returns the number of steps that the row of an id has seen, if this lane is the first to take it;
 // otherwise at least `to`. It reports an id outside the table.
-__device__ inline index_t take_row(const Table& table, index_t id, index_t* status) {
+__device__ inline index_t take_row(const Table& table, index_t id, index_t to, index_t* status) {
     if (id < 0 || id >= table.rows) {
         refuse(status, table.slot, 1, id);
-        return table.to;
+        return to;
     }
-    if (!(table.last[id] < (float)table.to)) return table.to;
+    if (!(table.last[id] < (float)to)) return to;
     // Nonnegative floats have the order of their bits.
-    const int goal = __float_as_int((float)table.to);
+    const int goal = __float_as_int((float)to);
     return (index_t)__int_as_float(atomicMax((int*)(table.last + id), goal));
 }
 
@@ -147,10 +149,10 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
     const Table& table = one_of_block(tables);
     const int lane = threadIdx.x % 32, tile = lane / table.tile, in_tile = lane % table.tile;
     const int tiles = 32 / table.tile, d = table.d;
-    const index_t to = table.to, warps = threads_of(table) / 32;
+    const index_t to = *table.steps, warps = threads_of(table) / 32;
     for (index_t warp = thread_of(table) / 32; warp * 32 < n; warp += warps) {
         const index_t i = warp * 32 + lane, row = i < n ? id_at(ids, wide, i) : 0;
-        const index_t seen = i < n ? take_row(table, row, status) : to;
+        const index_t seen = i < n ? take_row(table, row, to, status) : to;
         word_t taken = __ballot_sync(ALL_LANES, seen < to);
         while (taken) {
             word_t rest = taken;
@@ -159,29 +161,33 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
             const index_t mine = __shfl_sync(ALL_LANES, row, source);
             const index_t from = __shfl_sync(ALL_LANES, seen, source);
             for (int j = in_tile; rest && j < d; j += table.tile)
-                replay_number(table, mine * d + j, from);
+                replay_number(table, mine * d + j, from, to);
             for (int k = 0; k < tiles; ++k) taken &= taken - 1;
         }
     }
 }
 
-// Bring rows [first, end) of each table up to date, and set their step count to `count`; one tile
-// per row. It also runs after a refused step: if the host forgets the history, a row must not keep
-// its count.
-extern "C" __global__ void sweep_rows(const __grid_constant__ Tables tables) {
+// Bring a part of the rows of each table up to date, another part in each step, so that no row
+// misses many steps; one tile per row. In a flush, or if the history is full, bring all rows up to
+// date and set their step count to 0. It also runs after a refused step: a row must not keep a
+// count of a history that is forgotten.
+extern "C" __launch_bounds__(BLOCK, 5) __global__ void sweep_rows(
+    const __grid_constant__ Tables tables) {
     const Table& table = one_of_block(tables);
     const int thread = thread_of(table), lane = thread % table.tile, d = table.d;
-    const index_t to = table.to, end = table.end;
-    const index_t tiles = threads_of(table) / table.tile;
+    const index_t to = *table.steps, tiles = threads_of(table) / table.tile;
+    const bool whole = table.parts == 0 || to >= table.capacity;
+    const index_t begin = whole ? 0 : table.rows * (to % table.parts) / table.parts;
+    const index_t end = whole ? table.rows : table.rows * (to % table.parts + 1) / table.parts;
     const int before = thread / table.tile % (32 / table.tile);  // tiles of this warp before it
-    index_t row = table.first + thread / table.tile;
+    index_t row = begin + thread / table.tile;
     // All lanes of a warp stay until all its tiles are done.
     for (index_t least = row - before; least < end; least += tiles, row += tiles) {
         const index_t from = row < end ? (index_t)table.last[row] : to;
         for (int j = lane; from < to && j < d; j += table.tile)
-            replay_number(table, row * d + j, from);
+            replay_number(table, row * d + j, from, to);
         __syncwarp();  // every lane has read `last`
-        if (row < end && lane == 0) table.last[row] = (float)table.count;
+        if (row < end && lane == 0) table.last[row] = whole ? 0.0f : (float)to;
     }
 }
 """

@@ -96,12 +96,14 @@ extern "C" __global__ void join_queued(
 }
 
 // What a step needs to know about a table; see `SumTable`. Equal to `StepTable` in
-// row_ops/tables.h. A table without step counts has no `last` and no `history`.
+// row_ops/tables.h. A table without step counts has neither `last` nor what belongs to it.
 struct StepTable {
     float *w, *m, *v, *last, *history;
     const float* g;
     const word_t *ids, *starts, *u;
-    index_t capacity, to;
+    const index_t* steps;  // since the last flush, before this step
+    index_t* done;         // after it
+    index_t capacity;
     double r, least, bound;
     int d, tile, slot, first_block, blocks, kind, counted;
     float keep_m, keep_v, epsilon, l2;
@@ -118,9 +120,9 @@ struct StepTables {
 // factor by which the gradient was clipped.
 template <int MANY>
 __device__ inline float step_row(const StepTable& t, index_t row, bool inside, int lane,
-                                 float alpha, index_t* status) {
+                                 float alpha, index_t to, index_t* status) {
     const int d = t.d, tile = t.tile;
-    const index_t id = inside ? t.ids[row] : 0, to = t.to;
+    const index_t id = inside ? t.ids[row] : 0;
     const index_t from = inside && t.last ? (index_t)t.last[id] : to;
     bool missed = false;
     float my_w[MANY], my_m[MANY], my_v[MANY], my_g[MANY];
@@ -178,7 +180,12 @@ extern "C" __global__ void step_groups(
     const int thread = thread_of(t), lane = thread % t.tile;
     const bool refused = status[0] != 0;
     const float alpha = rate_of_step;
-    if (t.last && thread == 0) note_step(t.history, t.capacity, t.to, alpha, refused);
+    // A full history has been forgotten by the sweep before.
+    const index_t to = t.last && *t.steps < t.capacity ? *t.steps : 0;
+    if (t.last && thread == 0) {
+        note_step(t.history, t.capacity, to, alpha, refused);
+        *t.done = to + 1;
+    }
     if (refused) return;
     const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
     unsigned long long my_cut = 0, my_factors = 0;
@@ -187,8 +194,8 @@ extern "C" __global__ void step_groups(
     for (index_t first = row - row % (32 / t.tile); first < rows; first += tiles, row += tiles) {
         const bool inside = row < rows;
         const float f = PER == 1 || t.d <= t.tile
-                            ? step_row<1>(t, row, inside, lane, alpha, status)
-                            : step_row<PER>(t, row, inside, lane, alpha, status);
+                            ? step_row<1>(t, row, inside, lane, alpha, to, status)
+                            : step_row<PER>(t, row, inside, lane, alpha, to, status);
         if (!inside || lane != 0) continue;
         my_cut += f < 1.0f;
         my_factors += (unsigned long long)((double)f * 4294967296.0);

@@ -38,14 +38,6 @@ class Placement:
         self.nodes = {node.name: node for node in graph.node}
         self.kernels = {node.name: gpu_kernel(node) for node in graph.node}
         self.host = {name for name, kernel in self.kernels.items() if kernel is None}
-        for node in graph.node:  # variables that operations want on the host are there
-            for number, (source, output) in enumerate(inputs(node)):
-                made_by = self.nodes[source]
-                if made_by.op == "ReadVariableOp" and self._wants_host(node, number):
-                    self.host.add(source)
-                value = node.op == "AssignVariableOp" and number == 1
-                if value and self._is_on_host(made_by, output):
-                    self.host.add(node.name)
 
     def copies(self):
         found = set()

@@ -128,6 +128,23 @@ def test_a_checkpoint_after_a_refused_step_is_read_by_every_backend(tf, emulated
         assert_close(ours.state, other.state)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_a_checkpoint_of_the_cpu_with_a_long_history_goes_on(
+    tf, emulated, tmp_path, monkeypatch, steps
+):
+    """A GPU's history of this size has room for two steps; more are replayed and forgotten."""
+    monkeypatch.setattr("cowclip_merlin.optimizer.row_updates.engine.HISTORY", 8)
+    theirs, ours = TwoTables(tf, "numba"), TwoTables(tf, "cupy")
+    theirs.train(batches((9,) * steps))
+    file = tf.train.Checkpoint(opt=theirs.opt, a=theirs.table, b=theirs.wide)
+    file = file.save(str(tmp_path / "a"))
+    ours.opt.register_tables([ours.table, ours.wide])
+    tf.train.Checkpoint(opt=ours.opt, a=ours.table, b=ours.wide).restore(file)
+    for model in (theirs, ours):
+        model.train(batches((5, 5), seed=2)).opt.flush()
+    assert_close(theirs.state, ours.state)
+
+
 def test_a_graph_of_another_process_is_refused(tf, emulated):
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 

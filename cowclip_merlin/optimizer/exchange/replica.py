@@ -82,14 +82,14 @@ def _is_replica_of(strategy: Strategy) -> bool:
     return current and not tf.distribute.in_cross_replica_context()
 
 
-def device_of(variable: Variable, *, cpu: bool = False) -> AbstractContextManager[object]:
-    """Return a scope that creates variables on this variable's device, or on the CPU.
+def device_of(variable: Variable) -> AbstractContextManager[object]:
+    """Return a scope that creates variables on this variable's device.
 
     With a strategy, the scope does nothing, since the strategy chooses devices.
     """
     if strategy_of(variable) is not None:
         return nullcontext()
-    return tf.device("CPU:0" if cpu else variable.device)
+    return tf.device(variable.device)
 
 
 def add_replicated_weight(

@@ -98,8 +98,6 @@ class RowStates:
         with device_of(table):
             last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
             history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
-        # The host needs the count before it launches a step, and must not wait for a GPU.
-        with device_of(table, cpu=self._config.backend == "cupy"):
             count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
 

@@ -16,7 +16,7 @@ class DenseOp : public RowOp {
   bool in_place() const override { return false; }
 
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>&, Long* status, Seen&) override {
+                         const std::vector<const Long*>&, Long* status, Seen&) override {
     tensorflow::OpInputList gradients;
     const Tensor *rate, *iterations, *beta_1, *beta_2;
     TF_RETURN_IF_ERROR(context->input("rate", &rate));

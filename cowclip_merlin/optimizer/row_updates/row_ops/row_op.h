@@ -51,8 +51,8 @@ class RowOp : public OpKernel {
     Seen& seen = *found;
     if (wait_) Look(seen, status, queue);
     OP_REQUIRES_OK(context, Refused(seen, status, queue));
-    std::vector<Long> steps(tables_.size(), 0);  // only "exact" counts them
-    for (int i = 0; i < counts.size(); ++i) steps[i] = counts[i].flat<tensorflow::int64>()(0);
+    std::vector<const Long*> steps(tables_.size(), nullptr);  // only "exact" counts them
+    for (int i = 0; i < counts.size(); ++i) steps[i] = static_cast<const Long*>(counts[i].data());
     OP_REQUIRES_OK(context, Run(context, queue, variables, steps, status, seen));
     if (wait_) {
       Look(seen, status, queue);
@@ -67,8 +67,9 @@ class RowOp : public OpKernel {
   virtual bool in_place() const { return true; }
 
   virtual tensorflow::Status Run(OpKernelContext* context, Queue& queue,
-                                 std::vector<Locked>& variables, std::vector<Long>& steps,
-                                 Long* status, Seen& seen) = 0;
+                                 std::vector<Locked>& variables,
+                                 const std::vector<const Long*>& steps, Long* status,
+                                 Seen& seen) = 0;
 
   // Weights, moments, and if absent rows count their steps: last and history.
   int per_table() const { return tables_[0]->exact ? 5 : 3; }
@@ -76,29 +77,17 @@ class RowOp : public OpKernel {
   // Steps that the history has room for; see `note_step` of the kernels.
   static Long Capacity(const Locked* state) { return (state[4].size() - 2) / 3; }
 
-  // A replay of rows [first, end) up to step `to`; they get this step count.
-  static ReplayTable Replay(const CowClipTable& table, const Locked* state, Long to, Long first,
-                            Long end, Long count) {
+  // A replay of all rows up to the number of steps.
+  static ReplayTable Replay(const CowClipTable& table, const Locked* state, const Long* steps) {
     ReplayTable replay{state[0].data<float>(), state[1].data<float>(), state[2].data<float>(),
-                       state[3].data<float>(), state[4].data<float>(), Capacity(state), to,
-                       table.rows, first, end, count, table.d, table.tile, table.slot};
-    replay.blocks = static_cast<int>(Blocks(table, end - first));
+                       state[3].data<float>(), state[4].data<float>(), steps, Capacity(state),
+                       table.rows, table.d, table.tile, table.slot};
+    replay.blocks = static_cast<int>(Blocks(table, table.rows));
     replay.keep_m = table.keep_m;
     replay.keep_v = table.keep_v;
     replay.epsilon = table.epsilon;
     replay.l2 = table.l2;
     return replay;
-  }
-
-  static ReplayTable Flush(const CowClipTable& table, const Locked* state, Long to) {
-    return Replay(table, state, to, 0, table.rows, 0);
-  }
-
-  // A part of the rows in each step, so that no row misses many steps.
-  static ReplayTable Sweep(const CowClipTable& table, const Locked* state, Long to) {
-    const Long part = to % table.sweep;
-    return Replay(table, state, to, table.rows * part / table.sweep,
-                  table.rows * (part + 1) / table.sweep, to);
   }
 
   // One launch for all tables or weights, as far as the parameters of a kernel have room for them.

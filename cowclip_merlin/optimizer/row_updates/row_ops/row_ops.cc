@@ -1,9 +1,9 @@
 // TensorFlow operations that launch the row kernels on TensorFlow's own stream.
 //
-// The host never waits for the device in a step: sizes that depend on the data stay in device
-// memory. If a gradient is not finite or an id is outside its table, the kernels refuse the step.
-// Each step writes that into memory of the host, which reads it before the next operation and raises
-// the error.
+// The host never waits for the device in a step: step counts, and sizes that depend on the data,
+// stay in device memory. If a gradient is not finite or an id is outside its table, the kernels
+// refuse the step. Each step writes that into memory of the host, which reads it before the next
+// operation and raises the error.
 //
 // Python compiles the kernels and registers each table once (`cowclip_add_table`). Operations refer
 // to tables by the numbers that this function returns. In tests, tables of kind "host" have the
@@ -22,7 +22,7 @@ class CatchUpOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status, Seen&) override {
+                         const std::vector<const Long*>& steps, Long* status, Seen&) override {
     const Tensor* ids;
     TF_RETURN_IF_ERROR(context->input("ids", &ids));
     const Long n = ids->NumElements();
@@ -30,7 +30,7 @@ class CatchUpOp : public RowOp {
     std::vector<ReplayTable> replays;
     for (std::size_t i = 0; i < tables_.size(); ++i) {
       const Locked* state = &variables[i * per_table()];
-      replays.push_back(Replay(*tables_[i], state, steps[i], 0, 0, 0));
+      replays.push_back(Replay(*tables_[i], state, steps[i]));
       replays[i].blocks = std::min<Long>(tables_[i]->blocks, (n + kBlock - 1) / kBlock);
     }
     LaunchFor<ReplayTables>(queue, kCatchUpRows, replays, ids->data(),
@@ -45,11 +45,11 @@ class FlushOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status, Seen&) override {
+                         const std::vector<const Long*>& steps, Long*, Seen&) override {
     std::vector<ReplayTable> replays;
     for (std::size_t i = 0; i < steps.size(); ++i)
-      if (steps[i] > 0)
-        replays.push_back(Flush(*tables_[i], &variables[i * per_table()], steps[i]));
+      if (steps[i] != nullptr)
+        replays.push_back(Replay(*tables_[i], &variables[i * per_table()], steps[i]));
     LaunchFor<ReplayTables>(queue, kSweepRows, replays);
     return tensorflow::OkStatus();
   }
@@ -129,23 +129,13 @@ REGISTER_OP("CowClipDense")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 REGISTER_KERNEL_BUILDER(
-    Name("CowClipCatchUp").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
-        "variables"),
-    CatchUpOp);
-REGISTER_KERNEL_BUILDER(Name("CowClipStep")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("counts")
-                            .HostMemory("variables")
-                            .HostMemory("done"),
-                        StepOp);
+    Name("CowClipCatchUp").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), CatchUpOp);
 REGISTER_KERNEL_BUILDER(
-    Name("CowClipFlush").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
-        "variables"),
-    FlushOp);
+    Name("CowClipStep").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), StepOp);
 REGISTER_KERNEL_BUILDER(
-    Name("CowClipDense").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
-        "variables"),
-    DenseOp);
+    Name("CowClipFlush").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), FlushOp);
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipDense").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), DenseOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipCatchUp").Device(tensorflow::DEVICE_CPU), CatchUpOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipStep").Device(tensorflow::DEVICE_CPU), StepOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipFlush").Device(tensorflow::DEVICE_CPU), FlushOp);

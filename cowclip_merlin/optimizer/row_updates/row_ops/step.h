@@ -19,7 +19,7 @@ class StepOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status,
+                         const std::vector<const Long*>& steps, Long* status,
                          Seen& seen) override {
     tensorflow::OpInputList indices, values;
     const Tensor *rate, *iterations;
@@ -64,33 +64,30 @@ class StepOp : public RowOp {
       Look(seen, status, queue);
       TF_RETURN_IF_ERROR(Refused(seen, status, queue));
     }
+    tensorflow::OpOutputList done;
+    TF_RETURN_IF_ERROR(context->output_list("done", &done));
     std::vector<StepTable> all;
-    std::vector<ReplayTable> flushes, sweeps;
+    std::vector<ReplayTable> sweeps;
     for (std::size_t i = 0; i < count; ++i) {
       const CowClipTable& table = *tables_[i];
       const Locked* state = &variables[i * per_table()];
-      if (table.exact && steps[i] >= Capacity(state)) {
-        flushes.push_back(Flush(table, state, steps[i]));
-        steps[i] = 0;
-      }
-      all.push_back(Step(table, state, groups[i], sums[i].g, steps[i]));
+      all.push_back(Step(table, state, groups[i], sums[i].g));
       all[i].blocks = static_cast<int>(Blocks(table, indices[i].NumElements()));
-      if (table.exact) sweeps.push_back(Sweep(table, state, steps[i] + 1));
+      if (!table.exact) continue;
+      Tensor* output;
+      TF_RETURN_IF_ERROR(done.allocate(i, tensorflow::TensorShape({1}), &output));
+      all[i].steps = steps[i];
+      all[i].done = static_cast<Long*>(output->data());
+      sweeps.push_back(Replay(table, state, steps[i]));
+      sweeps.back().parts = table.sweep;
+      sweeps.back().blocks = static_cast<int>(Blocks(table, table.rows / table.sweep + 1));
     }
-    LaunchFor<ReplayTables>(queue, kSweepRows, flushes);
+    LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     const CowClipTable& any = *tables_[0];
     LaunchFor<StepTables>(queue, kStepGroups, all, rate->data(), iterations->data(), any.beta_1,
                           any.beta_2, counters, status);
-    LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data(), status,
                  words(), seen.pinned);
-    tensorflow::OpOutputList done;
-    TF_RETURN_IF_ERROR(context->output_list("done", &done));
-    for (int i = 0; i < done.size(); ++i) {
-      Tensor* output;
-      TF_RETURN_IF_ERROR(done.allocate(i, tensorflow::TensorShape({1}), &output));
-      output->flat<tensorflow::int64>()(0) = steps[i] + 1;
-    }
     return tensorflow::OkStatus();
   }
 
@@ -152,9 +149,9 @@ class StepOp : public RowOp {
     return tensorflow::OkStatus();
   }
 
-  // The step `to` of a table, but for its blocks.
+  // The step of a table, but for its blocks and step counts.
   static StepTable Step(const CowClipTable& table, const Locked* state, const Groups& groups,
-                        const float* g, Long to) {
+                        const float* g) {
     StepTable step{state[0].data<float>(), state[1].data<float>(), state[2].data<float>()};
     if (table.exact) {
       step.last = state[3].data<float>();
@@ -163,7 +160,6 @@ class StepOp : public RowOp {
     }
     step.g = g;
     step.ids = groups.ids, step.starts = groups.starts, step.u = groups.u;
-    step.to = to;
     step.r = table.r, step.least = table.least, step.bound = table.bound;
     step.d = table.d, step.tile = table.tile, step.slot = table.slot;
     step.kind = table.kind, step.counted = table.counted;

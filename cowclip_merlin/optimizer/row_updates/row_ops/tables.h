@@ -42,9 +42,10 @@ struct CowClipTable {
 struct ReplayTable {
   float *w, *m, *v, *last;
   const float* history;
-  Long capacity, to, rows;
-  Long first, end, count;
+  const Long* steps;
+  Long capacity, rows;
   int d, tile, slot, first_block, blocks;
+  int parts;
   float keep_m, keep_v, epsilon, l2;
 };
 struct ReplayTables {
@@ -71,7 +72,9 @@ struct StepTable {
   float *w, *m, *v, *last, *history;
   const float* g;
   const Word *ids, *starts, *u;
-  Long capacity, to;
+  const Long* steps;
+  Long* done;
+  Long capacity;
   double r, least, bound;
   int d, tile, slot, first_block, blocks, kind, counted;
   float keep_m, keep_v, epsilon, l2;
