@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from emulated_cupy import COMPILER
 from host_copies import copies, optimized_graph
+from tensorflow.python.framework import kernels
 
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.bench.throughput import build_model_and_optimizer
 from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.training.train_step import make_train_step
 
 
@@ -37,6 +39,16 @@ def test_a_step_copies_nothing(tf, emulated, monkeypatch):
     made = {node.op for node in graph.node}
     assert {"CowClipStep", "CowClipDense"} <= made and "ResourceApplyAdam" not in made
     assert copies(graph) == []
+
+
+@pytest.mark.system
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+@pytest.mark.parametrize("name", ["CatchUp", "Step", "Flush", "Dense"])
+def test_the_host_knows_only_where_variables_are(tf, emulated, name):
+    """Replicas have all their variables on GPUs; a copy of one to the host would wait."""
+    gpu_ops.operations()
+    found = kernels.get_registered_kernels_for_op(f"CowClip{name}").kernel
+    assert [x.host_memory_arg for x in found if x.device_type == "GPU"] == [["variables"]]
 
 
 @pytest.mark.system
