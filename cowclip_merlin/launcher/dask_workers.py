@@ -214,13 +214,28 @@ def _children(
     """Start all children, and kill what still runs when the block ends; yield the attempt."""
     attempt = uuid4().hex
     try:
-        client.run(dask_side.start_child, attempt, command, environments, workers=list(chosen))
+        _start(client, chosen, attempt, command, environments)
         yield attempt
     finally:
         with suppress(Exception):  # a Dask worker without its launcher ends the child by itself
             alive = set(client.scheduler_info()["workers"])
             there = [address for address in chosen if address in alive]
             client.run(dask_side.end_child, attempt, workers=there, on_error="ignore")
+
+
+def _start(client: Client, chosen: Sequence[str], *args: object) -> None:
+    """Start all children; a Dask worker that ends before it answers is found lost later.
+
+    Raises:
+        Exception: a Dask worker could not start its child.
+    """
+    from distributed.comm import CommClosedError
+
+    answers = client.run(dask_side.start_child, *args, workers=list(chosen), on_error="return")
+    for address, answer in answers.items():
+        failed = isinstance(answer, Exception) and not isinstance(answer, CommClosedError)
+        if failed and address in client.scheduler_info()["workers"]:
+            raise answer
 
 
 def host_of(address: str) -> str:

@@ -1,5 +1,6 @@
 """Workers on a Dask cluster of two processes."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -140,6 +141,17 @@ def test_a_restart_waits_for_the_dask_worker_that_was_lost(fake, scheduler, quic
     body += "\nif attempt == 0: sys.exit(75)"
     fake.run(body, restarts=1, patience=quick, scheduler=scheduler)
     assert len(fake.pids()) == 4
+
+
+def test_a_dask_worker_that_ends_before_it_answers_is_lost(fake, scheduler, monkeypatch):
+    """Its child was quicker than the answer of the Dask worker."""
+
+    def start(attempt, *_):
+        os.kill(os.getpid(), 9)
+
+    monkeypatch.setattr(dask_side, "start_child", start)
+    with pytest.raises(WorkerLost, match=r"its Dask worker was lost"):
+        fake.run("", patience=Patience(grace=0.5, term=0.5), scheduler=scheduler)
 
 
 def test_too_few_workers_are_one_line(fake, scheduler):
