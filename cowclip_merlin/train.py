@@ -10,7 +10,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from cowclip_merlin.addresses import FilePath, check_free, is_address, uploaded_folder
+from cowclip_merlin.addresses import FilePath, is_address, output_folder
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
@@ -80,15 +80,9 @@ def train(
         raise InputError(
             f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
         )
-    if not is_address(out):
-        return _train(data, settings, Path(out), options, processes)
-    address = str(out)
-    if scheduler is not None or cluster_of(os.environ):
-        raise InputError(f"{address}: several machines train; give `out` a folder that they share")
-    if not resume:
-        remedy = "use `resume` to go on with the run there, or another `out`"
-        check_free(address, CONFIG, replace=False, remedy=remedy)
-    with uploaded_folder(address, CONFIG, begun=resume) as folder:
+    if is_address(out) and (scheduler is not None or cluster_of(os.environ)):
+        raise InputError(f"{out}: several machines train; give `out` a folder that they share")
+    with output_folder(out, CONFIG, resume=resume, what="run") as folder:
         return _train(data, settings, folder, options, processes)
 
 

@@ -12,7 +12,6 @@ from cowclip_merlin.addresses.address import (
     size_of,
 )
 from cowclip_merlin.addresses.copies import (
-    check_free,
     listed_files,
     local_folder,
     origin,
@@ -20,6 +19,10 @@ from cowclip_merlin.addresses.copies import (
     remove_folder,
     upload_file,
     upload_folder,
+)
+from cowclip_merlin.addresses.uploads import (
+    check_free,
+    output_folder,
     uploaded_file,
     uploaded_folder,
 )
@@ -34,6 +37,7 @@ __all__ = [
     "listed_files",
     "local_folder",
     "origin",
+    "output_folder",
     "passing_copy",
     "path_of",
     "remove_folder",

@@ -1,4 +1,4 @@
-"""Folders at addresses: copied to `TMPDIR` to be read, made there and uploaded to be written.
+"""Copy folders and files from addresses to `TMPDIR`, and to addresses.
 
 The marker of a folder, such as `dataset.json`, is uploaded last and removed first. So a folder
 that has it is whole.
@@ -7,27 +7,22 @@ that has it is whole.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cowclip_merlin.addresses.address import Address, file_system, is_address, reaching
-from cowclip_merlin.addresses.copy_folders import (
-    KEPT,
-    all_copies,
-    delete_unused,
-    passing_folder,
-    use,
-)
+from cowclip_merlin.addresses.copy_folders import all_copies, delete_unused, passing_folder, use
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import JsonObject
 
 _VERSION = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
 """What file systems tell of a file that changes with its content."""
 
-_ORIGIN = ".address"  # file beside a local copy: where the folder is
+ORIGIN = ".address"
+"""File beside a local copy: the address of the folder."""
+
 _AT_ONCE = 8  # files that are copied together
 
 
@@ -44,7 +39,7 @@ def listed_files(address: str) -> dict[str, JsonObject]:
     return {name[len(path) :].lstrip("/"): about for name, about in found.items() if name != path}
 
 
-def _version(listed: Mapping[str, JsonObject]) -> str:
+def version_of(listed: Mapping[str, JsonObject]) -> str:
     """Return a hash of the sizes and versions of files."""
     facts = [
         [name, listed[name].get("size"), [str(listed[name].get(key)) for key in _VERSION]]
@@ -56,7 +51,7 @@ def _version(listed: Mapping[str, JsonObject]) -> str:
 def origin(folder: Path) -> str:
     """Return the address that a folder is a copy of, or else its absolute path."""
     with suppress(OSError):
-        return (folder.absolute().parent / _ORIGIN).read_text(encoding="utf-8")
+        return (folder.absolute().parent / ORIGIN).read_text(encoding="utf-8")
     return str(folder.absolute())
 
 
@@ -78,11 +73,11 @@ def local_folder(path: str | Path | Address, marker: str) -> Path:
         return Path(path)
     address = str(path)
     listed = _listed_whole(address, marker)
-    copy = _copy_of(address, listed)
+    copy = copy_of(address, listed)
     if not use(copy):
         delete_unused(copy)
         with passing_folder() as made:
-            (made / _ORIGIN).write_text(address, encoding="utf-8")
+            (made / ORIGIN).write_text(address, encoding="utf-8")
             _download(address, listed, made / copy.name)
             with suppress(OSError):  # another process was as fast
                 made.rename(copy.parent)
@@ -116,9 +111,10 @@ def _listed_whole(address: str, marker: str) -> dict[str, JsonObject]:
     return listed
 
 
-def _copy_of(address: str, listed: Mapping[str, JsonObject]) -> Path:
+def copy_of(address: str, listed: Mapping[str, JsonObject]) -> Path:
+    """Return where the copy of this version of a folder is, or will be."""
     name = hashlib.sha256(address.encode()).hexdigest()[:16]
-    return all_copies() / f"{name}-{_version(listed)}" / Address(address).name
+    return all_copies() / f"{name}-{version_of(listed)}" / Address(address).name
 
 
 def _download(address: str, listed: Mapping[str, JsonObject], folder: Path) -> None:
@@ -189,116 +185,3 @@ def upload_file(file: Path, address: str) -> None:
     with reaching(address):
         files, path = file_system(address)
         files.put_file(str(file), path)
-
-
-def check_free(address: str, marker: str, *, replace: bool, remedy: str) -> None:
-    """Check before long work that a folder can be written at an address.
-
-    Args:
-        address: of the folder.
-        marker: file that a folder of this kind has.
-        replace: whether such a folder may be there.
-        remedy: for the message if one is there that may not.
-
-    Raises:
-        InputError: if there are files that may not be replaced, or nothing can be written there.
-    """
-    listed = listed_files(address) if Address(address).exists() else {}
-    if listed and not replace:
-        raise InputError(f"{address}: already exists; {remedy}")
-    if listed and marker not in listed:
-        raise InputError(f"{address}: has no {marker}, so it is not replaced; use another `out`")
-    check_reachable(f"{address.rstrip('/')}/.cowclip-writable")
-
-
-def check_reachable(address: str) -> None:
-    """Write a file, and remove it.
-
-    Raises:
-        InputError: if that cannot be.
-    """
-    with reaching(address):
-        files, path = file_system(address)
-        files.pipe_file(path, b"-")
-        files.rm_file(path)
-
-
-@contextmanager
-def uploaded_folder(address: str, marker: str, *, begun: bool = False) -> Iterator[Path]:
-    """Yield the path of a folder to make; upload it when the block ends, if it has its marker.
-
-    So does a block that fails, such as a training that stops: its folder may be of use. A copy in
-    which nothing has changed is not uploaded.
-
-    Args:
-        address: where the folder will be.
-        marker: file that the folder has when it is whole.
-        begun: begin with a copy of the folder that is there.
-
-    Raises:
-        InputError: if it cannot be uploaded, or another process has written there since the copy
-            was made; the message tells where the folder is.
-    """
-    with passing_folder() as work:
-        (work / _ORIGIN).write_text(address, encoding="utf-8")
-        folder, there, before = work / Address(address).name, None, None
-        try:
-            if begun:
-                there = _version(listed_files(address))
-                shutil.copytree(local_folder(address, marker), folder)
-            before = _times(folder)
-            with _named(folder, address):
-                yield folder
-        finally:
-            if before is not None and (folder / marker).exists() and _times(folder) != before:
-                _upload_or_keep(folder, address, marker, there)
-
-
-def _times(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return the size and the time of the last change of each file."""
-    files = [(file, file.stat()) for file in folder.rglob("*") if file.is_file()]
-    return {file: (about.st_size, about.st_mtime_ns) for file, about in files}
-
-
-def _upload_or_keep(folder: Path, address: str, marker: str, there: str | None) -> None:
-    """Upload a folder, if the files at its address still have the version `there`, or keep it."""
-    try:
-        if there is not None and _version(listed_files(address)) != there:
-            raise InputError(f"{address}: another process has written there; use another `out`")
-        upload_folder(folder, address, marker)
-    except InputError as error:
-        kept = folder.parent.with_name(f"{KEPT}{folder.parent.name}")
-        folder.parent.rename(kept)
-        raise InputError(f"{error} (the folder is in {kept / folder.name})") from error
-    copy = _copy_of(address, listed_files(address))  # no command has to copy it again
-    delete_unused(copy)
-    with suppress(OSError):
-        folder.parent.rename(copy.parent)
-
-
-@contextmanager
-def _named(path: Path, address: str) -> Iterator[None]:
-    """Name the address in errors, not the local path."""
-    try:
-        yield
-    except InputError as error:
-        if str(path) not in str(error):
-            raise
-        raise type(error)(str(error).replace(str(path), address)) from error
-
-
-@contextmanager
-def uploaded_file(address: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield the path of a file to write; upload it if the block succeeds.
-
-    Raises:
-        InputError: if the file exists and `overwrite` is false, or it cannot be uploaded.
-    """
-    target = Address(address)
-    if target.exists() and not overwrite:
-        raise InputError(f"{address}: already exists; use `overwrite` to replace it")
-    check_reachable(f"{address}.writable")
-    with passing_folder() as work:
-        with _named(work / target.name, address):
-            yield work / target.name
-        upload_file(work / target.name, address)

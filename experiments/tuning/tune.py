@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from cowclip_merlin.addresses import FilePath, check_free, is_address, uploaded_folder
+from cowclip_merlin.addresses import FilePath, output_folder
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tuning.outputs import (
@@ -121,14 +120,8 @@ def tune(
         cowclip_merlin.errors.InputError: no such folder: no such folder; create it with cowclip prepare
     """  # noqa: E501
     _check_budget(trials, minutes)
-    search = partial(_tune_in, data, settings, trials, minutes, resume, device)
-    if not is_address(out):
-        return search(Path(out))
-    if not resume:
-        remedy = "use `resume` to go on with the search there, or another `out`"
-        check_free(str(out), STUDY, replace=False, remedy=remedy)
-    with uploaded_folder(str(out), STUDY, begun=resume) as folder:
-        return search(folder)
+    with output_folder(out, STUDY, resume=resume, what="search") as folder:
+        return _tune_in(data, settings, trials, minutes, resume, device, folder)
 
 
 def _tune_in(

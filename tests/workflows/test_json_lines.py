@@ -80,6 +80,7 @@ BAD = {
     json.dumps(LINE).replace("0.5", "1e999"): "age is inf, not a finite number",
     json.dumps(LINE | {"v": [1]}): "v has 1 numbers, not 2",
     json.dumps(LINE | {"v": [1, "a"]}): "v[1] is 'a', not a finite number",
+    json.dumps(LINE | {"v": [1, True]}): "v[1] is True, not a finite number",
     json.dumps(LINE | {"v": [1, None]}): "v[1] is missing",
     json.dumps(LINE | {"v": None}): "v is missing",
 }  # fmt: skip

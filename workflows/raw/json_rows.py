@@ -229,7 +229,7 @@ def _texts(name: str, separator: str, value: Json) -> list[str | None]:
 def _vector(name: str, separator: str, length: int, value: Json) -> list[float | None]:
     numbers = []
     for each in vector_values(value, separator):
-        number = float_of(each) if isinstance(each, str) else each
+        number = float_of(each) if isinstance(each, (str, bool)) else each
         if number is not None and (not isinstance(number, int | float) or number != number):
             raise _Damage(vector_damage(name, value, separator, length))
         numbers.append(None if number is None else _number(name, number))

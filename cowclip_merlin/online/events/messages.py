@@ -107,6 +107,8 @@ def _fill_added(
 ) -> None:
     """Let columns that came later have no value in the messages from before."""
     for column in features.added:
+        if places and places[0][0] > column.until[0]:  # places ascend
+            continue
         for row, place in zip(rows, places):
             if place[0] <= column.until[0]:
                 row.setdefault(column.name, None)

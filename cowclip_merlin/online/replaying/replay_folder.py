@@ -6,18 +6,10 @@ import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.addresses import (
-    FilePath,
-    check_free,
-    expand,
-    is_address,
-    size_of,
-    uploaded_folder,
-)
+from cowclip_merlin.addresses import FilePath, expand, output_folder, size_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import LogFeatures
@@ -79,14 +71,10 @@ def replay_log(
         InputError: an input is wrong; the error names it in one line.
         Stopped: after SIGINT or SIGTERM; a snapshot is written first.
     """
-    run = partial(_replay_in, files, features, settings, replay, start, resume, max_bad_fraction)
-    if not is_address(out):
-        return run(Path(out))
-    if not resume:
-        remedy = "use `resume` to go on with the replay there, or another `out`"
-        check_free(str(out), CONFIG, replace=False, remedy=remedy)
-    with uploaded_folder(str(out), CONFIG, begun=resume) as folder:
-        return run(folder)
+    with output_folder(out, CONFIG, resume=resume, what="replay") as folder:
+        return _replay_in(
+            files, features, settings, replay, start, resume, max_bad_fraction, folder
+        )
 
 
 def _replay_in(

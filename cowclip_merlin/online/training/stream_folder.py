@@ -196,11 +196,11 @@ def _trainer(
     stream: StreamSettings,
     conductor: Conductor | None,
 ) -> OnlineTrainer:
-    more = {"catch_up": stream.catch_up}
-    if group := workers.current():
-        trainer = ShardTrainer(settings, columns, group, conductor=conductor, **more)
+    catch_up, group = stream.catch_up, workers.current()
+    if group:
+        trainer = ShardTrainer(settings, columns, group, catch_up=catch_up, conductor=conductor)
     else:
-        trainer = OnlineTrainer(settings, columns, **more)
+        trainer = OnlineTrainer(settings, columns, catch_up=catch_up)
     trainer.check_added()
     return trainer
 

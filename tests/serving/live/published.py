@@ -18,6 +18,7 @@ from cowclip_merlin.online.sync.sync_message import (
     split_changes,
 )
 from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.tables.snapshot import save_snapshot
 
 
@@ -28,6 +29,14 @@ def publish(folder, settings, features, events):
     made.train(events)
     made.sync(auc=0.71)
     return made
+
+
+def follower_of(made):
+    """A follower of these syncs that has read all of them."""
+    follower = Follower(lambda: made.log)
+    while follower.step():
+        pass
+    return follower
 
 
 def with_lists(features, events):

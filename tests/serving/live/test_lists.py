@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from http_clients import URL, client_of
-from published import publish, with_lists
+from published import follower_of, publish, with_lists
 
 from cowclip_merlin.online.events.requests import encode_requests
-from cowclip_merlin.serving.live.follower import Follower
 
 
 @pytest.fixture(scope="module")
@@ -15,10 +14,7 @@ def served_lists(tmp_path_factory, small_settings, features, events):
     features, events = with_lists(features, events)
     folder = tmp_path_factory.mktemp("lists")
     made = publish(folder, small_settings, features, events.filter(slice(0, 512)))
-    follower = Follower(lambda: made.log)
-    while follower.step():
-        pass
-    with client_of(follower) as client:
+    with client_of(follower_of(made)) as client:
         yield made.trainer, client
 
 

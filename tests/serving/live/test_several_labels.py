@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from http_clients import URL, client_of
-from published import publish, with_labels
-
-from cowclip_merlin.serving.live.follower import Follower
+from published import follower_of, publish, with_labels
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +15,7 @@ def served_labels(tmp_path_factory, small_settings, features, events):
     settings = replace(small_settings, run=replace(small_settings.run, multi_task="mmoe"))
     folder = tmp_path_factory.mktemp("labels")
     made = publish(folder, settings, features, events.filter(slice(0, 512)))
-    follower = Follower(lambda: made.log)
-    while follower.step():
-        pass
-    with client_of(follower) as client:
+    with client_of(follower_of(made)) as client:
         yield made.trainer, events, client
 
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from http_clients import URL, client_of
-from published import publish
+from published import follower_of, publish
 
 from cowclip_merlin.online.events.features import VectorColumn
 from cowclip_merlin.online.events.requests import encode_requests
-from cowclip_merlin.serving.live.follower import Follower
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +20,7 @@ def served_vectors(tmp_path_factory, small_settings, features, events):
     events = replace(events, numbers=np.hstack([events.numbers, vectors]))
     folder = tmp_path_factory.mktemp("vectors")
     made = publish(folder, small_settings, features, events)
-    follower = Follower(lambda: made.log)
-    while follower.step():
-        pass
-    with client_of(follower) as client:
+    with client_of(follower_of(made)) as client:
         yield made.trainer, client
 
 

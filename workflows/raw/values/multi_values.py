@@ -157,11 +157,13 @@ def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
 def float_of(value: object) -> float:
     """Return a number, or text that Arrow reads as one, as a float; NaN for anything else.
 
-    >>> float_of("2.5"), float_of("a"), float_of(2**64)
-    (2.5, nan, 1.8446744073709552e+19)
+    >>> float_of("2.5"), float_of("a"), float_of(True), float_of(2**64)
+    (2.5, nan, nan, 1.8446744073709552e+19)
     """
     import pyarrow as pa
 
+    if isinstance(value, bool):
+        return float("nan")
     if isinstance(value, int):  # Arrow refuses those that float64 cannot express
         try:
             return float(value)
