@@ -52,7 +52,9 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "clip_rows",
             "take_behind",
             "step_rows",
-            "scatter_digits",
+            "histogram",
+            "onesweep",
+            "heads",
             "step_groups",
             "catch_up_rows",
             "sweep_rows",
@@ -76,7 +78,18 @@ def test_no_kernel_needs_more_registers_than_full_warps_leave(tmp_path, architec
     command = [NVCC, *flags, "-o", str(tmp_path / "kernels.cubin"), str(file)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    registers = [int(x) for x in re.findall(r"Used (\d+) registers", done.stderr)]
-    assert len(registers) == SOURCE.count("__global__ void") and max(registers) <= 128
+    registers = per_kernel(done.stderr, "(\\d+) registers")
+    assert len(registers) == SOURCE.count("__global__ void") and max(registers.values()) <= 128
+    shared = per_kernel(done.stderr, "(\\d+) bytes smem")
+    assert max(shared.values()) <= 48 * 1024  # the most without asking for more
+    # Four blocks of 256 threads at once, so that some read while others sort or wait.
+    for name in ("histogram", "onesweep", "heads"):
+        assert registers[name] <= 64 and 4 * (shared[name] + 1024) <= 160 * 1024
     # A stack frame would hold a copy of the tables that a kernel is given by value.
     assert set(re.findall(r"(\d+) bytes (?:stack frame|spill)", done.stderr)) == {"0"}
+
+
+def per_kernel(lines, number):
+    """What the assembler says of each kernel that has such a number."""
+    found = re.findall(rf"entry function '(\w+)'(?:(?!entry function).)*? {number}", lines, re.S)
+    return {name: int(value) for name, value in found}

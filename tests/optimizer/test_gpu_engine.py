@@ -65,21 +65,34 @@ def test_tables_with_the_same_ids_share_their_groups(tf, emulated):
     tables = [tf.Variable(tf.ones([ROWS, d]), name=f"{x}_embeddings") for x, d in shapes.items()]
     opt = cc.CowClip(update="lazy", backend="cupy")
     ids = {"a": tf.constant([1, 2, 2]), "b": tf.constant([2, 1, 7])}
-    before = launches("load_keys") + launches("write_heads")
+    before = launches("histogram") + launches("heads")
     opt.apply_gradients(
         [
             (tf.IndexedSlices(tf.ones([3, d]), ids[name[0]], tf.constant([ROWS, d])), table)
             for (name, d), table in zip(shapes.items(), tables, strict=True)
         ]
     )
-    assert launches("load_keys") + launches("write_heads") - before == 2 * 2
+    assert launches("histogram") + launches("heads") - before == 2 * 2
     assert all((table.numpy()[[1, 2, 7]][:2] != 1).all() for table in tables)
 
 
+@pytest.mark.parametrize("rows, passes", [(500, 1), (513, 2), (300_000, 3)])
+def test_many_ids_are_sorted_in_as_few_passes_as_possible(tf, emulated, rows, passes):
+    ids = np.random.default_rng(rows).integers(0, rows, 9000)
+    ids[:600] = rows - 1
+    g = tf.IndexedSlices(tf.ones([9000, 1]) / 64, tf.constant(ids), tf.constant([rows, 1]))
+    ends, before = [], launches("onesweep")
+    for backend in ("cupy", "numba"):
+        table = tf.Variable(tf.ones([rows, 1]), name="embeddings")
+        cc.CowClip(update="lazy", backend=backend, l2=0.0).apply_gradients([(g, table)])
+        ends.append([table.numpy()])
+    assert launches("onesweep") - before == passes
+    assert_close(*ends)
+
+
 LAUNCHES = {
-    "load_keys": 1, "count_digits": 1, "scan_counts": 2, "scatter_digits": 1, "count_heads": 1,
-    "write_heads": 1, "sum_groups": 1, "sum_queued": 1, "join_queued": 1, "step_groups": 1,
-    "summarize": 1, "catch_up_rows": 1, "sweep_rows": 1,
+    "histogram": 1, "onesweep": 1, "heads": 1, "sum_groups": 1, "sum_queued": 1,
+    "join_queued": 1, "step_groups": 1, "summarize": 1, "catch_up_rows": 1, "sweep_rows": 1,
 }  # fmt: skip
 
 

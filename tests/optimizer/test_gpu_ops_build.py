@@ -34,15 +34,16 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     assert re.findall(r"\w+", names) == wanted
     fields = re.search(r"struct CowClipTable \{(.*?)void\*", header, re.S)[1]
     assert re.findall(r"(\w+)[,;]", fields) == [x for x, _ in gpu_ops.TableRecord._fields_[:-1]]
-    kernels = re.search(r"enum { (BLOCK.*?) }", cuda_group.GROUP_SOURCE)[1]
-    constants = ", ".join([kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
+    kernels = re.findall(r"^enum { (.*?) }", cuda_group.GROUP_SOURCE, re.M)
+    constants = ", ".join([*kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
     sizes = {}
     for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
         sizes[name] = eval(value.replace("/", "//"), sizes)
     assert sizes["kBlock"] == sizes["BLOCK"] == cuda_group.BLOCK
     assert sizes["kChunk"] == sizes["CHUNK"]
     assert sizes["kDigits"] == sizes["DIGITS"] == 1 << cuda_group.DIGIT_BITS
-    assert sizes["kDigitBits"] == cuda_group.DIGIT_BITS
+    assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == cuda_group.DIGIT_BITS
+    assert sizes["DIGITS"] == 2 * sizes["BLOCK"]  # each thread has two
     assert sizes["kSegment"] == cuda_source.SEGMENT
 
 

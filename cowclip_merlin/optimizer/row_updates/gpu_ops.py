@@ -26,7 +26,7 @@ from typing import NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
-from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
+from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
@@ -38,9 +38,8 @@ tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
 FUNCTIONS = (
-    "load_keys", "count_digits", "scan_counts", "scatter_digits", "count_heads", "write_heads",
-    "sum_groups", "sum_queued", "join_queued", "step_groups", "summarize", "catch_up_rows",
-    "sweep_rows", "step_weights",
+    "histogram", "onesweep", "heads", "sum_groups", "sum_queued", "join_queued", "step_groups",
+    "summarize", "catch_up_rows", "sweep_rows", "step_weights",
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
@@ -75,7 +74,7 @@ class TableRecord(ctypes.Structure):
     _fields_ = [
         ("rows", ctypes.c_longlong),
         *((name, ctypes.c_int32) for name in ("d", "tile", "kind", "exact", "counted")),
-        *((name, ctypes.c_int32) for name in ("blocks", "passes", "sweep")),
+        *((name, ctypes.c_int32) for name in ("blocks", "sweep")),
         *((name, ctypes.c_int32) for name in ("host", "owner", "slot")),
         *((name, ctypes.c_float) for name in ("l2", "beta_1", "beta_2")),
         *((name, ctypes.c_float) for name in ("keep_m", "keep_v", "epsilon")),
@@ -146,7 +145,6 @@ def record_of(
         tile=tile_of(d),
         kind=settings.kernel_id,
         blocks=loaded.blocks,
-        passes=passes(rows),
         sweep=SWEEP_STEPS,
         host=loaded.host,
         l2=2 * settings.l2,

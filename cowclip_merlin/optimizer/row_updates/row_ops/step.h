@@ -4,14 +4,10 @@
 #include <map>
 #include <tuple>
 
+#include "group.h"
 #include "row_op.h"
 
 namespace {
-
-// Distinct ids of a batch, in device memory.
-struct Groups {
-  Word *ids, *starts, *order, *u;
-};
 
 class StepOp : public RowOp {
  public:
@@ -50,7 +46,8 @@ class StepOp : public RowOp {
       if (found != known.end()) {
         groups[i] = found->second;
       } else {
-        TF_RETURN_IF_ERROR(Group(context, queue, i, ids, spaces[2 * i], status, &groups[i]));
+        TF_RETURN_IF_ERROR(Reserve(context, ids.NumElements(), spaces[2 * i], &groups[i]));
+        TF_RETURN_IF_ERROR(Group(context, queue, *tables_[i], ids, status, groups[i]));
         known[key] = groups[i];
       }
       sums[i].queued = reinterpret_cast<Word*>(counters + 3 + i);
@@ -88,47 +85,6 @@ class StepOp : public RowOp {
                           any.beta_2, counters, status);
     queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data(), status,
                  words(), seen.pinned);
-    return tensorflow::OkStatus();
-  }
-
-  tensorflow::Status Group(OpKernelContext* context, Queue& queue, std::size_t number,
-                           const Tensor& ids, Workspace& space, Long* status, Groups* groups) {
-    const CowClipTable& table = *tables_[number];
-    const Long n = ids.NumElements(), chunks = (n + kChunk - 1) / kChunk;
-    std::size_t arrays[6], at_counts, at_totals, at_u;
-    for (auto& each : arrays) each = space.Reserve(4 * (n + 1));
-    at_counts = space.Reserve(4 * kDigits * chunks);
-    at_totals = space.Reserve(4 * kDigits);
-    at_u = space.Reserve(4);
-    TF_RETURN_IF_ERROR(space.Allocate(context));
-    Word *keys = space.At<Word>(arrays[0]), *keys_to = space.At<Word>(arrays[1]);
-    Word *order = space.At<Word>(arrays[2]), *order_to = space.At<Word>(arrays[3]);
-    Word *counts = space.At<Word>(at_counts), *totals = space.At<Word>(at_totals);
-    *groups = {space.At<Word>(arrays[4]), space.At<Word>(arrays[5]), nullptr,
-               space.At<Word>(at_u)};
-    if (n == 0) {
-      queue.Zero(groups->u, 1);
-      queue.Zero(groups->starts, 1);
-      return tensorflow::OkStatus();
-    }
-    void* const* run = table.functions;
-    queue.Launch(run[kLoadKeys], std::min<Long>(table.blocks, (n + kBlock - 1) / kBlock),
-                 ids.data(), static_cast<int>(ids.dtype() == tensorflow::DT_INT64), n, table.rows,
-                 keys, order, status, table.slot);
-    for (int pass = 0; pass < table.passes; ++pass) {
-      const int shift = pass * kDigitBits;
-      queue.Launch(run[kCountDigits], chunks, keys, n, shift, counts);
-      queue.Launch(run[kScanCounts], kDigits, counts, chunks, totals);
-      queue.Launch(run[kScatterDigits], chunks, keys, order, n, shift, counts, totals, keys_to,
-                   order_to);
-      std::swap(keys, keys_to);
-      std::swap(order, order_to);
-    }
-    queue.Launch(run[kCountHeads], chunks, keys, n, counts);
-    queue.Launch(run[kScanCounts], 1, counts, chunks, groups->u);
-    queue.Launch(run[kWriteHeads], chunks, keys, n, counts, groups->u, groups->ids,
-                 groups->starts);
-    groups->order = order;
     return tensorflow::OkStatus();
   }
 

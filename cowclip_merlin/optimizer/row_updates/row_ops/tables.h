@@ -10,15 +10,16 @@ namespace {
 
 using Word = std::uint32_t;
 using Long = long long;
+using State = std::uint64_t;
 
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
-  kLoadKeys, kCountDigits, kScanCounts, kScatterDigits, kCountHeads, kWriteHeads, kSumGroups,
-  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kSweepRows, kStepWeights,
-  kFunctions,
+  kHistogram, kOnesweep, kHeads, kSumGroups, kSumQueued, kJoinQueued, kStepGroups, kSummarize,
+  kCatchUpRows, kSweepRows, kStepWeights, kFunctions,
 };
 
-constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
+constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 512, kDigitBits = 9;
+constexpr Long kMostIds = (1LL << 31) - 1;  // counts of a state have 31 bits
 constexpr Long kSegment = 128;
 constexpr int kReplayTables = 16, kSumTables = 16, kStepTables = 16, kDenseWeights = 64;
 constexpr Long kNone = std::numeric_limits<Long>::max();
@@ -31,7 +32,7 @@ extern "C" {
 // index in the status of its optimizer, which has the number `owner`.
 struct CowClipTable {
   Long rows;
-  std::int32_t d, tile, kind, exact, counted, blocks, passes, sweep, host, owner, slot;
+  std::int32_t d, tile, kind, exact, counted, blocks, sweep, host, owner, slot;
   float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
   double r, least, bound;
   void* functions[kFunctions];
