@@ -15,12 +15,19 @@ __device__ inline void check_sum(float x, index_t* status, int table, word_t row
 
 // What the sums of a table need. One launch serves several tables; see `one_of_block`. Equal to
 // `SumTable` in row_ops/tables.h.
+//
+// With `fields` = 0, there is a gradient for each occurrence, values [n, d]. Otherwise occurrence i
+// is in row b = i / fields of a batch; its gradient has two parts. Each is left out if its array
+// is null. The first is in the gradient of the hidden layers' input, values [b, pitch], from
+// i % fields * d on. The second is that of the row's term: row_g[b] * (sums[b] - w) for FM's, whose
+// sums of embeddings are [b, d], and row_g[b] for the sum of id weights, where `sums` is null.
 struct SumTable {
     const value_t* values;
+    const float *row_g, *sums, *w;
     const word_t *order, *starts, *ids, *u;
-    word_t *queued, *hot, *hot_first, *piece_begin, *piece_end;
+    word_t *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
     float *partial, *g;
-    int d, tile, slot, first_block, blocks;
+    int d, tile, slot, first_block, blocks, fields, pitch, compact;
 };
 
 enum { MOST_SUM_TABLES = 16 };
@@ -28,6 +35,26 @@ struct SumTables {
     int count;
     SumTable of[MOST_SUM_TABLES];
 };
+
+// Coordinate j of the gradient of occurrence i of a batch; w is that of the row.
+__device__ inline float gradient_at(const SumTable& t, word_t i, int j, float w) {
+    const word_t b = i / (word_t)t.fields, field = i - b * (word_t)t.fields;
+    float g = t.values ? widen(t.values[(index_t)b * t.pitch + field * t.d + j]) : 0.0f;
+    if (t.row_g) g += t.row_g[b] * (t.sums ? t.sums[(index_t)b * t.d + j] - w : 1.0f);
+    return g;
+}
+
+// Sum coordinate j of the gradients of the occurrences [begin, end) of a distinct row.
+__device__ inline float sum_gradients(const SumTable& t, index_t row, index_t begin, index_t end,
+                                      int j) {
+    if (t.fields == 0) return sum_of<8>(t.values, t.order, begin, end, t.d, j);
+    const index_t at = t.compact ? row : (index_t)t.ids[row];
+    const float w = t.sums ? t.w[at * t.d + j] : 0.0f;
+    float sum = gradient_at(t, t.order[begin], j, w);
+#pragma unroll 4
+    for (index_t s = begin + 1; s < end; ++s) sum += gradient_at(t, t.order[s], j, w);
+    return sum;
+}
 
 // Queue a frequent id and its pieces: queued[0] ids, queued[1] pieces. Their order has no effect on
 // the sums. A call of its own keeps its registers out of the loop over rare ids.
@@ -40,6 +67,7 @@ __device__ __noinline__ void queue_pieces(const SumTable& t, word_t row, index_t
     for (index_t at = begin; at < end; at += segment, ++piece) {
         t.piece_begin[piece] = (word_t)at;
         t.piece_end[piece] = (word_t)(at + segment < end ? at + segment : end);
+        t.piece_row[piece] = row;
     }
 }
 
@@ -54,7 +82,7 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void sum_groups(
         const index_t begin = t.starts[row], end = t.starts[row + 1];
         if (end - begin <= segment) {
             for (int j = lane; j < d; j += t.tile) {
-                const float sum = sum_of<8>(t.values, t.order, begin, end, d, j);
+                const float sum = sum_gradients(t, row, begin, end, j);
                 t.g[row * d + j] = sum;
                 check_sum(sum, status, t.slot, t.ids[row]);
             }
@@ -72,7 +100,7 @@ extern "C" __global__ void sum_queued(const __grid_constant__ SumTables tables) 
     for (index_t piece = thread_of(t) / t.tile; piece < pieces; piece += tiles)
         for (int j = lane; j < d; j += t.tile)
             t.partial[piece * d + j] =
-                sum_of<8>(t.values, t.order, t.piece_begin[piece], t.piece_end[piece], d, j);
+                sum_gradients(t, t.piece_row[piece], t.piece_begin[piece], t.piece_end[piece], j);
 }
 
 // Add the pieces of each frequent id, in their order; one tile per id.
@@ -96,10 +124,11 @@ extern "C" __global__ void join_queued(
 }
 
 // What a step needs to know about a table; see `SumTable`. Equal to `StepTable` in
-// row_ops/tables.h. A table without step counts has neither `last` nor what belongs to it.
+// row_ops/tables.h. A table without step counts has neither `last` nor what belongs to it. If the
+// rows have been fetched, they are up to date and lie side by side, row_w [u, d] and so on.
 struct StepTable {
     float *w, *m, *v, *last, *history;
-    const float* g;
+    const float *g, *row_w, *row_m, *row_v;
     const word_t *ids, *starts, *u;
     const index_t* steps;  // since the last flush, before this step
     index_t* done;         // after it
@@ -123,16 +152,20 @@ __device__ inline float step_row(const StepTable& t, index_t row, bool inside, i
                                  float alpha, index_t to, index_t* status) {
     const int d = t.d, tile = t.tile;
     const index_t id = inside ? t.ids[row] : 0;
-    const index_t from = inside && t.last ? (index_t)t.last[id] : to;
+    const bool fetched = t.row_w != nullptr;
+    const index_t from = inside && t.last && !fetched ? (index_t)t.last[id] : to;
+    const index_t at = (fetched ? row : id) * d;
+    const float *w = fetched ? t.row_w : t.w, *m = fetched ? t.row_m : t.m;
+    const float* v = fetched ? t.row_v : t.v;
     bool missed = false;
     float my_w[MANY], my_m[MANY], my_v[MANY], my_g[MANY];
 #pragma unroll
     for (int k = 0; k < MANY; ++k) {
         const int j = lane + k * tile;
         const bool here = inside && j < d;
-        my_w[k] = here ? t.w[id * d + j] : 0.0f;
-        my_m[k] = here ? t.m[id * d + j] : 0.0f;
-        my_v[k] = here ? t.v[id * d + j] : 0.0f;
+        my_w[k] = here ? w[at + j] : 0.0f;
+        my_m[k] = here ? m[at + j] : 0.0f;
+        my_v[k] = here ? v[at + j] : 0.0f;
         if (here && from < to)
             missed = replay(my_w[k], my_m[k], my_v[k], from, to, t.history, t.capacity, t.keep_m,
                             t.keep_v, t.epsilon, t.l2);

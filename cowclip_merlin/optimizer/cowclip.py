@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.batch_read import BatchRead
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
@@ -290,6 +291,24 @@ class CowClip(WrappingOptimizer):
         """
         if self.config.update == "exact":
             self._update.catch_up(table, ids)
+
+    def read_batch(
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, **how: Any
+    ) -> BatchRead | None:
+        """Read all that the layers of a model need of a batch at once, if the backend can.
+
+        `BatchRead.pairs` are then the tables' pairs for `apply_gradients`, without aggregation.
+
+        Args:
+            tables: of the embeddings, and if there are id weights, of these.
+            ids: row of each occurrence in all tables, integer [b, F].
+            numbers: continuous features, float32 [b, C].
+            **how: "width", "dtype" and "pairs"; see `row_updates.engine.Engine.read`.
+
+        Returns:
+            The read; None if the backend cannot, or if a strategy or workers share the batch.
+        """
+        return None if self.config.by_keras else self._update.read(tables, ids, numbers, **how)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.

@@ -27,6 +27,12 @@ static inline float __uint_as_float(unsigned bits) {
     return x;
 }
 
+static inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 static inline long long atomicMin(long long* at, long long value) {
     const long long old = *at;
     if (value < old) *at = value;

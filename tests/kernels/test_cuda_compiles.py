@@ -11,6 +11,7 @@ import pytest
 from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda_read import READ_SOURCE
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
 ]
-OF_STEPS = GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE + DENSE_SOURCE
+OF_STEPS = GROUP_SOURCE + REPLAY_SOURCE + READ_SOURCE + STEP_SOURCE + DENSE_SOURCE
 SOURCE = COMMON_SOURCE + ARRAY_SOURCE + OF_STEPS
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
@@ -58,6 +59,8 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "step_groups",
             "catch_up_rows",
             "sweep_rows",
+            "fetch_rows",
+            "read_batch",
             "step_weights",
         ):
             assert f".entry {name}(" in ptx

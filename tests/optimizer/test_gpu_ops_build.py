@@ -51,6 +51,7 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     "kernel, host, most",
     [
         ("Table", "ReplayTable", "MOST_TABLES"),
+        ("FetchTable", "FetchTable", "MOST_FETCH_TABLES"),
         ("SumTable", "SumTable", "MOST_SUM_TABLES"),
         ("StepTable", "StepTable", "MOST_STEP_TABLES"),
         ("Weight", "DenseWeight", "MOST_WEIGHTS"),
@@ -67,6 +68,13 @@ def test_both_sides_agree_on_what_a_kernel_is_given_by_value(tf, kernel, host, m
     lists = r"struct {}s {{\s+int count;\s+{} of\[{}\];"
     assert re.search(lists.format(kernel, kernel, most), gpu_ops.PROGRAM)
     assert re.search(lists.format(host, host, f"k{host}s"), header)
+
+
+def test_both_sides_agree_on_what_a_read_of_a_batch_is_given(tf):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
+    assert fields_of(gpu_ops.PROGRAM, "Reading") == fields_of(header, "Reading")
 
 
 def fields_of(source, struct):

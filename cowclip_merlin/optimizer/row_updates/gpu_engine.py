@@ -10,11 +10,13 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.batch_read import BatchRead, BatchSlices
 from cowclip_merlin.optimizer.exchange.replica import (
     assign_locally,
     device_of,
     gather_ids,
     replicated_variable,
+    strategy_of,
 )
 from cowclip_merlin.optimizer.row_updates import dense_step, gpu_ops
 from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, warn_of_stale_rows
@@ -69,6 +71,8 @@ class GpuEngine(Engine):
     ) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
+        if isinstance(pairs[0][0], BatchSlices):
+            return self._update_read(pairs[0][0], tables, counted)
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
         indices = _alike([s.indices for s, _ in pairs], (tf.int64, tf.int32))
         bfloat16 = values[0].dtype == tf.bfloat16
@@ -76,24 +80,87 @@ class GpuEngine(Engine):
             self._number(table, counted=each, bfloat16=bfloat16)
             for table, each in zip(tables, counted)
         ]
-        self._known["any"] = tables[0], numbers[0]
-        share, mean, done = self.operations.module.cow_clip_step(
-            rate=self.adam._decayed_lr(tf.float32),
-            iterations=self.adam.iterations.read_value(),
-            counts=self._counts(tables),
-            indices=indices,
-            values=values,
-            variables=self._variables(tables),
-            tables=numbers,
-            wait=tf.executing_eagerly(),
+        made = self.operations.module.cow_clip_step(
+            indices=indices, values=values, **self._step_arguments(tables, numbers)
         )
+        return self._note_step(tables, numbers, made, any(counted))
+
+    def read(
+        self,
+        tables: Sequence[Variable],
+        ids: Tensor,
+        numbers: Tensor,
+        *,
+        width: int,
+        dtype: DType,
+        pairs: bool,
+    ) -> BatchRead | None:
+        """Read a batch at once; see `Engine.read`."""
+        if strategy_of(tables[0]) is not None:
+            return None
+        bfloat16 = dtype == tf.bfloat16
+        found = self.operations.module.cow_clip_read(
+            ids=ids,
+            numbers=numbers,
+            counts=self._counts(tables),
+            variables=self._variables(tables),
+            tables=[self._number(table, bfloat16=bfloat16) for table in tables],
+            wait=tf.executing_eagerly(),
+            width=width,
+            pairs=pairs,
+            T=dtype,
+            R=len(tables) if self.exact else 0,
+        )
+        shapes = width, len(tables) - 1, int(pairs), tables[0].shape[1] * pairs
+        for tensor, columns in zip(found, shapes):
+            tensor.set_shape([ids.shape[0], columns])
+        return BatchRead(*found, ids=ids, tables=list(tables))
+
+    def _update_read(
+        self, slices: BatchSlices, tables: Sequence[Variable], counted: Sequence[bool]
+    ) -> tuple[list[Tensor], Summary]:
+        flat, first, second = slices.gradients
+        bfloat16 = flat.dtype == tf.bfloat16
+        numbers = [
+            self._number(table, counted=each, bfloat16=bfloat16)
+            for table, each in zip(tables, counted)
+        ]
+        read = slices.read
+        made = self.operations.module.cow_clip_read_step(
+            groups=read.groups,
+            rows=read.rows,
+            flat=flat,
+            first=first,
+            second=second,
+            sums=read.sums,
+            fields=read.ids.shape[1],
+            **self._step_arguments(tables, numbers),
+        )
+        return self._note_step(tables, numbers, made, any(counted))
+
+    def _step_arguments(self, tables: Sequence[Variable], numbers: list[int]) -> dict[str, Any]:
+        return {
+            "rate": self.adam._decayed_lr(tf.float32),
+            "iterations": self.adam.iterations.read_value(),
+            "counts": self._counts(tables),
+            "variables": self._variables(tables),
+            "tables": numbers,
+            "wait": tf.executing_eagerly(),
+        }
+
+    def _note_step(
+        self, tables: Sequence[Variable], numbers: list[int], made: Any, counted: bool
+    ) -> tuple[list[Tensor], Summary]:
+        """Count the step; returns what `update` returns."""
+        share, mean, done = made
+        self._known["any"] = tables[0], numbers[0]
         for table, count in zip(tables, done):
             assign_locally(self.state_of(table).count, count)
         with tf.control_dependencies([share]):
             self.adam.iterations.assign_add(1)
         share.set_shape([])
         mean.set_shape([])
-        return [share], (share, mean) if any(counted) else None
+        return [share], (share, mean) if counted else None
 
     def update_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
         """Make one step of the dense weights; see `Update.apply_dense`."""

@@ -27,6 +27,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda_read import READ_SOURCE
 from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
@@ -39,11 +40,11 @@ _log = logging.getLogger("cowclip_merlin")
 
 FUNCTIONS = (
     "histogram", "onesweep", "heads", "sum_groups", "sum_queued", "join_queued", "step_groups",
-    "summarize", "catch_up_rows", "sweep_rows", "step_weights",
+    "summarize", "catch_up_rows", "sweep_rows", "step_weights", "fetch_rows", "read_batch",
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
-PROGRAM = COMMON_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + STEP_SOURCE + DENSE_SOURCE
+PROGRAM = COMMON_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + READ_SOURCE + STEP_SOURCE + DENSE_SOURCE
 BLOCKS_PER_PROCESSOR = 8
 SWEEP_STEPS = 1024
 """Steps in which all rows are brought up to date, a part of the table in each."""

@@ -9,6 +9,7 @@
 // to tables by the numbers that this function returns. In tests, tables of kind "host" have the
 // functions of emulated kernels, so that the same code runs without a device.
 #include "dense.h"
+#include "read.h"
 #include "row_op.h"
 #include "step.h"
 #include "tensorflow/core/framework/op.h"
@@ -111,6 +112,53 @@ REGISTER_OP("CowClipFlush")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+REGISTER_OP("CowClipRead")
+    .Attr("K: int >= 0")
+    .Attr("R: int >= 0")
+    .Attr("V: int >= 1")
+    .Attr("T: {float, bfloat16}")
+    .Attr("Index: {int32, int64}")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Attr("width: int")
+    .Attr("pairs: bool")
+    .Input("ids: Index")
+    .Input("numbers: float")
+    .Input("counts: K * int64")
+    .Input("variables: V * resource")
+    .Output("flat: T")
+    .Output("first: float")
+    .Output("second: float")
+    .Output("sums: float")
+    .Output("groups: uint32")
+    .Output("rows: R * float")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
+REGISTER_OP("CowClipReadStep")
+    .Attr("K: int >= 0")
+    .Attr("R: int >= 0")
+    .Attr("V: int >= 1")
+    .Attr("T: {float, bfloat16}")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Attr("fields: int")
+    .Input("rate: float")
+    .Input("iterations: int64")
+    .Input("counts: K * int64")
+    .Input("groups: uint32")
+    .Input("rows: R * float")
+    .Input("flat: T")
+    .Input("first: float")
+    .Input("second: float")
+    .Input("sums: float")
+    .Input("variables: V * resource")
+    .Output("share: float")
+    .Output("mean: float")
+    .Output("done: K * int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
 REGISTER_OP("CowClipDense")
     .Attr("N: int >= 1")
     .Attr("K: int >= 0")
@@ -136,7 +184,13 @@ REGISTER_KERNEL_BUILDER(
     Name("CowClipFlush").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), FlushOp);
 REGISTER_KERNEL_BUILDER(
     Name("CowClipDense").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), DenseOp);
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipRead").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), ReadOp);
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipReadStep").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), ReadStepOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipCatchUp").Device(tensorflow::DEVICE_CPU), CatchUpOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipStep").Device(tensorflow::DEVICE_CPU), StepOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipFlush").Device(tensorflow::DEVICE_CPU), FlushOp);
 REGISTER_KERNEL_BUILDER(Name("CowClipDense").Device(tensorflow::DEVICE_CPU), DenseOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipRead").Device(tensorflow::DEVICE_CPU), ReadOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipReadStep").Device(tensorflow::DEVICE_CPU), ReadStepOp);

@@ -15,13 +15,14 @@ using State = std::uint64_t;
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
   kHistogram, kOnesweep, kHeads, kSumGroups, kSumQueued, kJoinQueued, kStepGroups, kSummarize,
-  kCatchUpRows, kSweepRows, kStepWeights, kFunctions,
+  kCatchUpRows, kSweepRows, kStepWeights, kFetchRows, kReadBatch, kFunctions,
 };
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 512, kDigitBits = 9;
 constexpr Long kMostIds = (1LL << 31) - 1;  // counts of a state have 31 bits
 constexpr Long kSegment = 128;
 constexpr int kReplayTables = 16, kSumTables = 16, kStepTables = 16, kDenseWeights = 64;
+constexpr int kFetchTables = 16;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -54,13 +55,41 @@ struct ReplayTables {
   ReplayTable of[kReplayTables];
 };
 
+// What the rows of a table need that a batch reads, and what `read_batch` reads and writes; equal to
+// the structs of these names in kernels/cuda_read.py.
+struct FetchTable {
+  const float *w, *m, *v, *last, *history;
+  const Long* steps;
+  const Word *ids, *u;
+  float *row_w, *row_m, *row_v;
+  Long capacity;
+  int d, tile, first_block, blocks;
+  float keep_m, keep_v, epsilon, l2;
+};
+struct FetchTables {
+  int count;
+  FetchTable of[kFetchTables];
+};
+struct Reading {
+  const float *w, *wide;
+  const Word *slots;
+  const Word *ids;
+  const float* x;
+  void* flat;
+  float *first;
+  float *second, *sums;
+  Long batch;
+  int fields, d, tile, numbers, width;
+};
+
 // What the sums of a table need; equal to `SumTable` and `SumTables` in kernels/cuda_step.py.
 struct SumTable {
   const void* values;
+  const float *row_g, *sums, *w;
   const Word *order, *starts, *ids, *u;
-  Word *queued, *hot, *hot_first, *piece_begin, *piece_end;
+  Word *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
   float *partial, *g;
-  int d, tile, slot, first_block, blocks;
+  int d, tile, slot, first_block, blocks, fields, pitch, compact;
 };
 struct SumTables {
   int count;
@@ -71,7 +100,7 @@ struct SumTables {
 // kernels/cuda_step.py.
 struct StepTable {
   float *w, *m, *v, *last, *history;
-  const float* g;
+  const float *g, *row_w, *row_m, *row_v;
   const Word *ids, *starts, *u;
   const Long* steps;
   Long* done;

@@ -1,0 +1,177 @@
+"""A read of a whole batch and its step equal lookups, TensorFlow's layers, and steps on the CPU."""
+
+import numpy as np
+import pytest
+from emulated_cupy import COMPILER, another_order, launches
+from two_tables import assert_close
+
+import cowclip_merlin as cc
+
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
+ROWS, FIELDS, NUMBERS = 30, 5, 3
+
+
+class Batches:
+    """Trains two tables by a read of each batch, or by lookups; the loss is linear in what is read.
+
+    Args:
+        tf: TensorFlow.
+        backend: of the optimizer.
+        d: length of an embedding.
+        wide: whether there are id weights.
+        pairs: whether there are second-order terms.
+        dtype: of the flat input.
+        graph: whether the step is a graph.
+        rows: of the tables.
+        **settings: of `CowClip`.
+    """
+
+    def __init__(
+        self, tf, backend, *, d=10, wide=True, pairs=True, dtype="float32", graph=True, rows=ROWS,
+        **settings,
+    ):  # fmt: skip
+        self.tf, self.pairs, self.dtype = tf, pairs, tf.as_dtype(dtype)
+        self.width = (FIELDS * d + NUMBERS + 7) // 8 * 8
+        rng = np.random.default_rng(0)
+        w = [rng.normal(0, 1e-1, (rows, k)).astype("f") for k in ((d, 1) if wide else (d,))]
+        self.tables = [tf.Variable(x, name=f"{i}_embeddings") for i, x in enumerate(w)]
+        adam = tf.keras.optimizers.legacy.Adam(1e-3)
+        settings = {"l2": 1e-2, "update": "exact", "embeddings": self.tables} | settings
+        self.opt = cc.CowClip(adam, backend=backend, **settings)
+        self.seen = []
+        step = self.by_read if backend == "cupy" else self.by_lookup
+        self.step = tf.function(step, autograph=False) if graph else step
+
+    def by_read(self, ids, numbers, weights):
+        read = self.opt.read_batch(
+            self.tables, ids, numbers, width=self.width, dtype=self.dtype, pairs=self.pairs
+        )
+        gradients = [x[:, : y.shape[1]] for x, y in zip(self.loss_gradients(weights), read.outputs)]
+        pairs = read.pairs(tuple(gradients))
+        self.opt.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        return read.outputs
+
+    def by_lookup(self, ids, numbers, weights):
+        tf = self.tf
+        self.opt.catch_up(self.tables, ids)
+        with tf.GradientTape() as tape:
+            outputs = self.look_up(ids, numbers)
+            parts = zip(outputs, self.loss_gradients(weights))
+            loss = sum(tf.reduce_sum(tf.cast(x, "float32") * tf.cast(g, "float32"))
+                       for x, g in parts if x is not None)  # fmt: skip
+        gradients = tape.gradient(loss, self.tables)
+        self.opt.apply_gradients(zip(gradients, self.tables))
+        return [x for x in outputs if x is not None]
+
+    def look_up(self, ids, numbers):
+        tf, v = self.tf, self.tf.gather(self.tables[0], ids)
+        flat = tf.concat([tf.reshape(v, [-1, v.shape[1] * v.shape[2]]), numbers], axis=1)
+        flat = tf.pad(flat, [[0, 0], [0, self.width - flat.shape[1]]])
+        first = second = None
+        if len(self.tables) > 1:
+            first = tf.reduce_sum(tf.gather(self.tables[1], ids), axis=1)
+        if self.pairs:
+            squares = tf.square(tf.reduce_sum(v, 1)) - tf.reduce_sum(tf.square(v), 1)
+            second = 0.5 * tf.reduce_sum(squares, 1, keepdims=True)
+        return tf.cast(flat, self.dtype), first, second
+
+    def loss_gradients(self, weights):
+        flat = self.tf.cast(weights[:, : self.width], self.dtype)
+        return flat, weights[:, self.width : self.width + 1], weights[:, self.width + 1 :]
+
+    def train(self, sizes, seed=1):
+        tf, rng = self.tf, np.random.default_rng(seed)
+        rows = self.tables[0].shape[0]
+        for b in sizes:
+            ids = np.minimum(rng.pareto(0.4, (b, FIELDS)), rows - 1).astype(np.int64)
+            numbers = rng.normal(0, 1, (b, NUMBERS)).astype("f")
+            weights = rng.normal(0, 0.1, (b, self.width + 2)).astype("f")
+            found = self.step(*map(tf.constant, (ids, numbers, weights)))
+            self.seen += [tf.cast(x, "float32").numpy() for x in found if x.shape[1]]
+        return self
+
+    def state(self):
+        adam = self.opt.embedding_optimizer
+        self.opt.flush()
+        slots = [adam.get_slot(x, n) for x in self.tables for n in ("m", "v")]
+        return [x.numpy() for x in (*self.tables, *slots)]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"update": "lazy"},
+        {"update": "dense"},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "update": "lazy", "pairs": False},
+        {"wide": False},
+        {"wide": False, "pairs": False, "d": 3},
+        {"pairs": False, "d": 1},
+        {"d": 40},
+        {"d": 33, "dtype": "bfloat16", "update": "lazy"},
+        {"graph": False},
+        {"clip": "none"},
+    ],
+)
+def test_equal_to_lookups_on_the_cpu(tf, emulated, given):
+    """The largest batch has ids that are summed in pieces; one batch is empty."""
+    sizes = (6, 6, 0, 1, 90, 6, 6)
+    ours = Batches(tf, "cupy", **given).train(sizes)
+    theirs = Batches(tf, "numba", **given).train(sizes)
+    for x, y in zip(theirs.seen, ours.seen, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-2 if "dtype" in given else 1e-5, atol=1e-5)
+    assert_close(theirs.state(), ours.state())
+    share = theirs.opt.clipped_share.numpy()
+    assert ours.opt.clipped_share.numpy() == pytest.approx(share)
+
+
+@pytest.mark.parametrize("given", [{}, {"update": "lazy", "dtype": "bfloat16", "d": 3}])
+def test_the_same_bits_in_any_order_on_any_memory(tf, emulated, given):
+    ordered = Batches(tf, "cupy", **given).train((6, 70, 6))
+    with another_order(5):
+        shuffled = Batches(tf, "cupy", **given).train((6, 70, 6))
+    pairs = zip(ordered.seen + ordered.state(), shuffled.seen + shuffled.state(), strict=True)
+    for x, y in pairs:
+        np.testing.assert_array_equal(x, y)
+
+
+LAUNCHES = {
+    "histogram": 1, "onesweep": 1, "heads": 1, "fetch_rows": 1, "read_batch": 1, "sum_groups": 1,
+    "sum_queued": 1, "join_queued": 1, "sweep_rows": 1, "step_groups": 1, "summarize": 1,
+    "catch_up_rows": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_how_often_a_read_and_its_step_launch_each_kernel(tf, emulated, update):
+    """Both tables share each launch, and the ids are grouped once."""
+    model = Batches(tf, "cupy", update=update).train((6,))
+    before = {name: launches(name) for name in LAUNCHES}
+    model.train((6,))
+    made = {name: launches(name) - count for name, count in before.items()}
+    assert made == LAUNCHES | ({} if update == "exact" else {"fetch_rows": 0, "sweep_rows": 0})
+
+
+def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):
+    whole = Batches(tf, "cupy").train((6,) * 9).state()
+    monkeypatch.setattr("cowclip_merlin.optimizer.row_updates.engine.HISTORY", 14)
+    short = Batches(tf, "cupy").train((6,) * 9).state()
+    for x, y in zip(whole, short, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_a_refused_step_changes_no_table(tf, emulated, update):
+    model = Batches(tf, "cupy", update=update).train((6, 6))
+    before = model.state()
+    ids, numbers = tf.zeros([2, FIELDS], tf.int64), tf.zeros([2, NUMBERS])
+    model.step(ids, numbers, tf.fill([2, model.width + 2], np.nan))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+        model.opt.flush()
+    for x, y in zip(before, model.state(), strict=True):
+        np.testing.assert_array_equal(x, y)
+    model.step(ids + ROWS, numbers, tf.zeros([2, model.width + 2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="id 30 is outside table"):
+        model.opt.flush()
