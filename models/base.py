@@ -15,7 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import CTRModel
-from cowclip_merlin.models.interaction import sum_over_fields
+from cowclip_merlin.models.features import Features
 from cowclip_merlin.models.multi_task.layers import (
     Gates,
     LogitPerTarget,
@@ -206,34 +206,22 @@ class ClickModel(SyncedLayer, mm.Block):
             targets, use_bias=False, kernel_initializer="zeros", dtype="float32"
         )
 
-    def linear(self, wide: Tensor, x: Tensor) -> Tensor:
-        """Sum the id weights [b, F, T], and add `x . w` in mode "all"; return [b, T]."""
-        first_order = sum_over_fields(wide)
-        return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
+    def linear(self, features: Features) -> Tensor:
+        """Return the sums of the id weights, in mode "all" plus `x . w`, [b, T]."""
+        if self.architecture.continuous == "all" and features.x.shape[1] > 0:
+            return features.first_order + self.wide_dense(features.x)
+        return features.first_order
 
-    def mlp(self, v: Tensor, x: Tensor) -> Tensor:
-        """Apply the hidden layers to all embeddings and continuous features.
+    def mlp(self, flat: Tensor) -> Tensor:
+        """Apply the hidden layers to `Features.flat`: all embeddings and continuous features.
 
         Returns:
             What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
         """
-        flat = self.flat(v, x)
         if not hasattr(self, "towers"):
             return _applied(self.hidden, flat)
         towers = tf.stack([_applied(hidden, flat) for hidden in self.towers], axis=1)
         return self.gates((flat, towers)) if hasattr(self, "gates") else towers
-
-    @staticmethod
-    def flat(v: Tensor, x: Tensor) -> Tensor:
-        """Concatenate embeddings [b, F, d] and features [b, C] to [b, F * d + C]."""
-        return tf.concat([tf.reshape(v, [-1, v.shape[1] * v.shape[2]]), x], axis=1)
-
-    def crossed(self, v: Tensor, x: Tensor) -> Tensor:
-        """Return the input of the cross layers; only mode "all" has continuous features."""
-        return self.flat(v, x if self._uses_all(x) else x[:, :0])
-
-    def _uses_all(self, x: Tensor) -> bool:
-        return self.architecture.continuous == "all" and x.shape[1] > 0
 
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
         """Compute the logits of each row, [b, T]."""
@@ -241,18 +229,26 @@ class ClickModel(SyncedLayer, mm.Block):
 
     @tf.autograph.experimental.do_not_convert
     def _logit(self, inputs: Batch | dict[str, Tensor], training: bool) -> Tensor:
-        ids, x = self.columns.stack(inputs)
-        requests = inputs.requests if isinstance(inputs, Batch) else None
-        v, wide = self.look_up(ids, training, requests)
+        features, compute = self.read(inputs, training), self.logits_of
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
-            forward = tf.function(self.forward, jit_compile=True, autograph=False)
-        else:
-            forward = self.forward
-        return self.of_targets(forward(v, wide, x))
+            compute = tf.function(compute, jit_compile=True, autograph=False)
+        return compute(features)
 
-    def of_targets(self, z: Tensor) -> Tensor:
-        """Return the logits of the targets from what `forward` gives, [b, T]."""
+    def read(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Features:
+        """Read what the layers need of a batch; before, bring its rows up to date.
+
+        Args:
+            inputs: of the model; see `Columns.stack`.
+            training: as in Keras.
+        """
+        ids, x = self.columns.stack(inputs)
+        requests = inputs.requests if isinstance(inputs, Batch) else None
+        return Features(*self.look_up(ids, training, requests), x)
+
+    def logits_of(self, features: Features) -> Tensor:
+        """Compute the logits of the targets, [b, T]."""
+        z = self.forward(features)
         return of_both(z) if self.architecture.multi_task == "esmm" else z
 
     def look_up(
@@ -266,7 +262,7 @@ class ClickModel(SyncedLayer, mm.Block):
         elif self.architecture.tables == "sharded":
             found = embedding.look_up_shards(layers, ids, training)
         else:
-            found = [layer(ids) for layer in layers]
+            found = [layer(ids, training=training) for layer in layers]
         found = [self.combine(each, ids) for each in found]
         if len(found) > 2:
             return found[0], tf.concat(found[1:], axis=2)
@@ -281,8 +277,8 @@ class ClickModel(SyncedLayer, mm.Block):
         """
         return combined(found, ids, self.columns.combiner_of_field)
 
-    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
-        """Compute the logits [b, T] from embeddings [b, F, d], id weights and features [b, C]."""
+    def forward(self, features: Features) -> Tensor:
+        """Compute the logits [b, T], with ESMM those of its two networks."""
         known = ", ".join(choices.MODELS)
         raise TypeError(f"{type(self).__name__} is abstract; use one of {known}")
 

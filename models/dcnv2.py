@@ -6,15 +6,85 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.base import Architecture, assemble, tf
-from cowclip_merlin.models.dcn import DCN
-from cowclip_merlin.models.interaction import LowRankCross, MatrixCross
-from cowclip_merlin.types import JsonObject, Layer
+from cowclip_merlin.models.dcn import DCN, CrossLayers
+from cowclip_merlin.types import JsonObject, Layer, Tensor, TensorShape, Variable
 
 if TYPE_CHECKING:
     from merlin.schema import Schema
 
     from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.models.ctr_model import CTRModel
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class MatrixCross(CrossLayers):
+    """DCNv2: `x_(l+1) = x0 * (W_l x_l + b_l) + x_l`."""
+
+    def build(self, input_shape: TensorShape) -> None:
+        """Create W and b of every layer."""
+        n = int(input_shape[-1])
+        self.w = [self._kernel(f"w_{i}", [n, n], i) for i in range(self.layers)]
+        self.b = [self._bias(i, n) for i in range(self.layers)]
+        super().build(input_shape)
+
+    def call(self, x0: Tensor) -> Tensor:
+        """[b, n] -> [b, n]."""
+        x = x0
+        for w, b in zip(self.w, self.b):
+            x = x0 * (tf.matmul(x, w) + b) + x
+        return x
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class LowRankCross(CrossLayers):
+    """DCNv2 with a mixture of low-rank experts (arXiv 2008.13535, section 3.3).
+
+    `x_(l+1) = sum_i G_i(x_l) * x0 * (U_i tanh(C_i tanh(V_i^T x_l)) + b_l) + x_l`. G is a softmax
+    over the experts' linear gates, which all layers share.
+    """
+
+    def __init__(self, layers: int, *, rank: int, experts: int, seed: int, **kwargs: Any) -> None:
+        super().__init__(layers, seed=seed, **kwargs)
+        self.rank, self.experts = rank, experts
+
+    def build(self, input_shape: TensorShape) -> None:
+        """Create U, C, V and b of every layer, and the gates."""
+        n, r, e = int(input_shape[-1]), self.rank, self.experts
+        shapes = {"u": [e, n, r], "c": [e, r, r], "v": [e, n, r]}
+        self.factors = [
+            {
+                name: self._stacked(f"{name}_{i}", shape, 3 * i + k)
+                for k, (name, shape) in enumerate(shapes.items())
+            }
+            for i in range(self.layers)
+        ]
+        self.b = [self._bias(i, n) for i in range(self.layers)]
+        self.gate = self._kernel("gate", [n, e], 3 * self.layers)
+        super().build(input_shape)
+
+    def _stacked(self, name: str, shape: list[int], index: int) -> Variable:
+        """Create one kernel per expert, initialized with the fan-in of its product."""
+        fan_in = shape[2] if name.startswith("u") else shape[1]
+        std = (2.0 / fan_in) ** 0.5
+        normal = tf.keras.initializers.TruncatedNormal(
+            stddev=std / 0.87962566103423978, seed=self.seed + index
+        )
+        return self.add_weight(name, shape, initializer=normal)
+
+    def call(self, x0: Tensor) -> Tensor:
+        """[b, n] -> [b, n]."""
+        x = x0
+        for factor, b in zip(self.factors, self.b):
+            low = tf.tanh(tf.einsum("bn,enr->ber", x, factor["v"]))
+            low = tf.tanh(tf.einsum("ber,eqr->beq", low, factor["c"]))
+            experts = tf.einsum("ber,enr->ben", low, factor["u"]) + b
+            gates = tf.nn.softmax(tf.matmul(x, self.gate))
+            x = x0 * tf.einsum("be,ben->bn", gates, experts) + x
+        return x
+
+    def get_config(self) -> JsonObject:
+        """Arguments as plain values."""
+        return super().get_config() | {"rank": self.rank, "experts": self.experts}
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")

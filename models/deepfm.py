@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
-from cowclip_merlin.models.interaction import fm_factors, fm_second_order
 from cowclip_merlin.types import JsonObject, Tensor
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.models.features import Features
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -34,10 +34,11 @@ class DeepFM(ClickModel):
                 targets, use_bias=False, kernel_initializer="ones", dtype="float32"
             )
 
-    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
+    def forward(self, features: Features) -> Tensor:
         """Compute the logits [b, T]; FM and MLP read the same embeddings."""
-        pairs = self.fm(fm_factors(v)) if hasattr(self, "fm") else fm_second_order(v)
-        return self.linear(wide, x) + pairs + self.logit(self.mlp(v, x))
+        several = hasattr(self, "fm")
+        pairs = self.fm(features.fm_factors) if several else features.second_order
+        return self.linear(features) + pairs + self.logit(self.mlp(features.flat))
 
 
 def deepfm(schema: Schema, **settings: Any) -> CTRModel:

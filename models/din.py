@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from merlin.schema import Schema
 
     from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.models.features import Features
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -151,9 +152,9 @@ class DIN(ClickModel):
         names = enumerate(self.columns.combiner_of_field)
         return ["sum" if column in summed else combiner for column, combiner in names]
 
-    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
+    def forward(self, features: Features) -> Tensor:
         """Compute the logit [b, 1]; the MLP reads all embeddings side by side."""
-        return self.logit(self.mlp(v, x))
+        return self.logit(self.mlp(features.flat))
 
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""

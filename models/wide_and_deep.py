@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.models.features import Features
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -24,9 +25,9 @@ class WideAndDeep(ClickModel):
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
 
-    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
+    def forward(self, features: Features) -> Tensor:
         """Compute the logits [b, T]; the last dense layer has the bias."""
-        return self.linear(wide, x) + self.logit(self.mlp(v, x))
+        return self.linear(features) + self.logit(self.mlp(features.flat))
 
 
 def wide_and_deep(schema: Schema, **settings: Any) -> CTRModel:

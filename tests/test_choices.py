@@ -150,8 +150,8 @@ def test_experiments_know_a_new_clip(share, tmp_path):
 class Tower(ClickModel):
     """The MLP alone."""
 
-    def forward(self, v, wide, x):
-        return self.logit(self.mlp(v, x))
+    def forward(self, features):
+        return self.logit(self.mlp(features.flat))
 
 
 def tower(schema, **settings):

@@ -10,9 +10,12 @@ from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Function, Gradient, Tensor, Variable
 
 if TYPE_CHECKING:
+    from tensorflow import GradientTape
+
     from cowclip_merlin.loading import Data, DeviceData
     from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.models.features import Features
     from cowclip_merlin.optimizer import CowClip
 
 
@@ -31,43 +34,98 @@ def make_train_step(
     or by the mean sum of weights.
     """
     from cowclip_merlin import models
-    from cowclip_merlin.models.multi_task import losses as targets_losses
 
     tf, group = compat.tensorflow(), workers.current()
     models.attach(model, optimizer)
-    targets = model.blocks[0].columns.targets
-    losses_of = targets_losses.losses_of(targets)
-    if model.blocks[0].jit_compile:
-        losses_of = tf.function(losses_of, jit_compile=True, autograph=False)
+    block = model.blocks[0]
+    backward = _loss_and_gradients(model)
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def step(batch: PackedBatch) -> None:
         whole = batch
         batch, rows = own_part(batch, data, group)
         batch = data.unpack(batch)
+        if batch.weights is not None:
+            rows = data.sum_of_weights(whole)
         with tf.GradientTape() as tape:
-            z = models.logits(model, batch, training=True)
-            z = z[:, 0] if only_clicks(targets) else z
-            if batch.offsets is not None:
-                z -= batch.offsets
-            losses = losses_of(batch.labels, z)
-            if batch.weights is not None:
-                losses *= batch.weights
-                rows = data.sum_of_weights(whole)
-            # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
-            count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
-            loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)
-            if group:
-                loss *= group.size
-        gradients = tape.gradient(loss, model.trainable_variables)
-        pairs = list(zip(gradients, model.trainable_variables))
+            features = block.read(batch, training=True)
+        losses, of_features, of_weights = backward(
+            features, batch.labels, batch.offsets, batch.weights, rows
+        )
+        variables = model.trainable_variables
+        found = _gradients(tape, features.from_tables, of_features, of_weights, variables)
+        pairs = list(zip(found, variables))
         if batch.weights is None:
             optimizer.apply_gradients(pairs)
         else:  # with a sum of 0, the gradients are NaN, and L2 and momentum would change weights
             tf.cond(rows > 0, lambda: _apply(optimizer, pairs), lambda: None)
-        loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
+        loss_sum.assign_add(tf.cast(losses, tf.float64))
 
     return step
+
+
+def _loss_and_gradients(model: CTRModel) -> Function:
+    """Return a function that computes the layers of a model, the loss and the backward pass.
+
+    It takes `Features`, labels, offsets, weights and the number of rows (or the sum of weights) of
+    the whole batch; None are absent. It returns the sum of the losses, the gradients of
+    `Features.from_tables`, and those of the model's trainable weights, None for the tables.
+
+    With the model's `jit_compile`, XLA compiles it as a whole. The lookups and the gradients of the
+    tables stay outside, because XLA has no operation that counts ids.
+    """
+    from cowclip_merlin.models.multi_task import losses as targets_losses
+
+    tf, group, block = compat.tensorflow(), workers.current(), model.blocks[0]
+    targets = block.columns.targets
+    losses_of = targets_losses.losses_of(targets)
+
+    def compute(
+        features: Features,
+        labels: Tensor,
+        offsets: Tensor | None,
+        weights: Tensor | None,
+        rows: Tensor | None,
+    ) -> tuple[Tensor, list[Tensor], list[Gradient]]:
+        with tf.GradientTape() as tape:
+            tape.watch(features.from_tables)
+            z = tf.cast(block.logits_of(features), tf.float32)
+            z = z[:, 0] if only_clicks(targets) else z
+            losses = losses_of(labels, z if offsets is None else z - offsets)
+            if weights is not None:
+                losses *= weights
+            total = tf.reduce_sum(losses)
+            # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
+            count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
+            loss = total / tf.cast(count, tf.float32)
+            if group:
+                loss *= group.size
+        return total, *tape.gradient(loss, (features.from_tables, model.trainable_variables))
+
+    return tf.function(compute, jit_compile=True, autograph=False) if block.jit_compile else compute
+
+
+def _gradients(
+    tape: GradientTape,
+    read: Sequence[Tensor],
+    of_read: Sequence[Tensor | None],
+    of_weights: Sequence[Gradient],
+    variables: Sequence[Variable],
+) -> list[Gradient]:
+    """Return the gradients of all weights.
+
+    Args:
+        tape: of the lookups.
+        read: what they gave.
+        of_read: gradients of `read`; None where no layer used it.
+        of_weights: gradients of the weights by the layers; None where no layer used them.
+        variables: the weights.
+    """
+    tf = compat.tensorflow()
+    used = [(tensor, g) for tensor, g in zip(read, of_read) if g is not None]
+    by_lookups = tape.gradient([t for t, _ in used], variables, [g for _, g in used])
+    both = [[g for g in pair if g is not None] for pair in zip(by_lookups, of_weights)]
+    return [tf.add_n(found) if len(found) > 1 else (*found, None)[0] for found in both]
 
 
 def _apply(optimizer: CowClip, pairs: list[tuple[Gradient, Variable]]) -> None:

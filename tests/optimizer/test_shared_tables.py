@@ -9,6 +9,7 @@ from table_schemas import schema_of_tables
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.models import logits
+from cowclip_merlin.models.features import Features
 
 USERS, ITEMS = 3, 6
 SMALL = {"embedding_dim": 3, "mlp": (4,), "seed": 2, "init_std": 0.1}
@@ -50,7 +51,7 @@ def gradients_by_loops(tf, body, tables, rows, label):
                 mean = tf.add_n(mine) / len(mine) if mine else tf.zeros_like(item)
                 cells.append(tf.stack([item, user, mean]))
             combined.append(tf.stack(cells))
-        z = body.forward(combined[0], combined[1], tf.zeros([len(rows), 0]))[:, 0]
+        z = body.forward(Features(*combined, tf.zeros([len(rows), 0])))[:, 0]
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z))
     return [np.stack(each) for each in tape.gradient(loss, found)]
 

@@ -10,6 +10,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.features import Features
 from cowclip_merlin.models.more_columns import grown_weights
 from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.training.trainer import log_schema
@@ -58,7 +59,7 @@ class DenseScorer:
         def score(rows: list[Tensor], numbers: Tensor, *lengths: Tensor) -> Tensor:
             rows = [block.combine(each, Ids(None, *lengths)) for each in rows]
             wide = tf.concat(rows[1:], axis=2) if len(rows) > 1 else None
-            z = block.of_targets(block.forward(rows[0], wide, numbers))
+            z = block.logits_of(Features(rows[0], wide, numbers))
             return outputs.values_of(tf.cast(z, tf.float32), features.targets)
 
         # TensorFlow would warn of new functions in a loop when there are many copies.
