@@ -84,8 +84,8 @@ __device__ inline int left_of(index_t first, index_t n) {
 }
 
 // A state: flag, then two counts of 31 bits. Counts are added without unpacking them.
-#define OF_TILE (1ull << 62)   // the tile's own counts
-#define THROUGH (2ull << 62)   // sums through this tile
+#define OF_TILE (1ull << 62)  // the tile's own counts
+#define THROUGH (2ull << 62)  // sums through this tile
 #define COUNTS (OF_TILE - 1)
 
 __device__ inline state_t pack(word_t a, word_t b) { return (state_t)a << 31 | b; }
@@ -223,6 +223,27 @@ __device__ inline state_t count_tile(word_t counts[][DIGITS]) {
     return pack(sum[0], sum[1]);
 }
 
+// Sort a tile in shared memory: keys, then their positions. The place of a key is the sum of where
+// its digit begins, the count of earlier warps, and its rank. The counts are in the same memory.
+__device__ inline void sort_tile(const word_t* key, word_t* rank, const word_t* order,
+                                 index_t first, int left, int shift, word_t mask,
+                                 const word_t* begins, const word_t* counts, word_t* sorted) {
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const word_t digit = key[k] >> shift & mask;
+        rank[k] += begins[digit] + counts[digit];
+    }
+    __syncthreads();  // the counts are no longer needed
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k)
+        if (k * 32 < left) sorted[rank[k]] = key[k];
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const index_t i = first + k * 32;
+        if (k * 32 < left) sorted[CHUNK + rank[k]] = order ? order[i] : (word_t)i;
+    }
+}
+
 // Sort keys and positions by one digit; equal digits keep their order. The first pass has no keys
 // and reads ids; their positions are their indexes. `bins` counts the digits of all keys. A tile
 // sorts its keys in shared memory first, so that it writes runs of equal digits.
@@ -233,12 +254,12 @@ extern "C" __launch_bounds__(BLOCK, 4) __global__ void onesweep(
     __shared__ word_t sorted[2 * CHUNK];  // counts of each warp; then keys, and their positions
     __shared__ word_t base[DIGITS];       // where a digit begins in the tile; then in the output
     __shared__ word_t sums[WARPS], number;
-    const int warp = threadIdx.x / 32, digit_0 = 2 * threadIdx.x;
+    const int warp = threadIdx.x / 32, digit = 2 * threadIdx.x;  // and the digit after it
     word_t(*counts)[DIGITS] = (word_t(*)[DIGITS])sorted;
     for (int k = threadIdx.x; k < WARPS * DIGITS; k += BLOCK) sorted[k] = 0;
     const index_t tile = take_tile(counter, &number), first = first_of_lane(tile);
-    const word_t mask = (1u << bits) - 1;
     const int left = left_of(first, n);
+    const word_t mask = (1u << bits) - 1;
     word_t key[ITEMS], rank[ITEMS], total;
     load_tile(ids, wide, rows, keys, first, left, key);
     rank_keys(key, rank, left, shift, mask, counts[warp]);
@@ -246,28 +267,15 @@ extern "C" __launch_bounds__(BLOCK, 4) __global__ void onesweep(
     const state_t mine = count_tile(counts);
     publish_tile(states, tile, BLOCK, threadIdx.x, mine);
     const word_t begin = sum_before(first_count(mine) + second_count(mine), sums, &total);
-    base[digit_0] = begin;
-    base[digit_0 + 1] = begin + first_count(mine);
+    base[digit] = begin;
+    base[digit + 1] = begin + first_count(mine);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const word_t digit = key[k] >> shift & mask;
-        rank[k] += base[digit] + counts[warp][digit];
-    }
-    __syncthreads();  // the counts are no longer needed
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k)
-        if (k * 32 < left) sorted[rank[k]] = key[k];
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const index_t i = first + k * 32;
-        if (k * 32 < left) sorted[CHUNK + rank[k]] = keys ? order[i] : (word_t)i;
-    }
+    sort_tile(key, rank, order, first, left, shift, mask, base, counts[warp], sorted);
     const state_t before = look_back(states, tile, BLOCK, threadIdx.x, mine);
-    const word_t bin = bins[digit_0];
-    const word_t smaller = sum_before(bin + bins[digit_0 + 1], sums, &total);
-    base[digit_0] = smaller + first_count(before) - begin;
-    base[digit_0 + 1] = smaller + bin + second_count(before) - begin - first_count(mine);
+    const word_t bin = bins[digit];
+    const word_t smaller = sum_before(bin + bins[digit + 1], sums, &total);
+    base[digit] = smaller + first_count(before) - begin;
+    base[digit + 1] = smaller + bin + second_count(before) - begin - first_count(mine);
     __syncthreads();
     const int size = left_of(tile * CHUNK, n);
 #pragma unroll 4
