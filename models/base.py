@@ -15,7 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import CTRModel
-from cowclip_merlin.models.features import Features
+from cowclip_merlin.models.features import Features, ReadFeatures
 from cowclip_merlin.models.multi_task.layers import (
     Gates,
     LogitPerTarget,
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from merlin.schema import Schema
 
     from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
+    from cowclip_merlin.optimizer.batch_read import BatchRead
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
+
+ALIGNMENT = 8
+"""Columns of the hidden layers' input are a multiple of this; fast products in bfloat16 need it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,7 @@ class ClickModel(SyncedLayer, mm.Block):
 
     Attributes:
         jit_compile: whether XLA compiles the layers after the lookups, in training.
+        second_order: whether the layers read FM's second-order term.
 
     Args:
         columns: columns of the input, as a dictionary or `Columns`.
@@ -128,6 +133,7 @@ class ClickModel(SyncedLayer, mm.Block):
     """
 
     jit_compile = False
+    second_order = False
 
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
@@ -213,7 +219,7 @@ class ClickModel(SyncedLayer, mm.Block):
         return features.first_order
 
     def mlp(self, flat: Tensor) -> Tensor:
-        """Apply the hidden layers to `Features.flat`: all embeddings and continuous features.
+        """Apply the hidden layers to `Features.padded`: all embeddings and continuous features.
 
         Returns:
             What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
@@ -245,6 +251,34 @@ class ClickModel(SyncedLayer, mm.Block):
         ids, x = self.columns.stack(inputs)
         requests = inputs.requests if isinstance(inputs, Batch) else None
         return Features(*self.look_up(ids, training, requests), x)
+
+    def read_at_once(self, inputs: Batch) -> tuple[ReadFeatures, BatchRead] | None:
+        """Read the same by one operation, for training; None if tables or backend have none.
+
+        Args:
+            inputs: a batch of stacked columns.
+
+        Returns:
+            What the layers need; and the read, which makes gradients of the tables from theirs.
+        """
+        layers = self.row_sync.layers
+        fused = all(type(x) is embedding.FusedEmbedding and x.trainable for x in layers)
+        usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
+        if not fused or not usual or len(self.columns.targets) > 1 or inputs.requests is not None:
+            return None
+        ids, x = self.columns.stack(inputs)
+        if ids.lengths is not None:
+            return None
+        embedded = ids.num_fields * self.architecture.embedding_dim
+        half = tf.keras.mixed_precision.Policy(self._hidden_policy).compute_dtype == "bfloat16"
+        read = self.row_sync.read_batch(
+            self.embedding.rows_of(ids),
+            x,
+            width=-(-(embedded + x.shape[1]) // ALIGNMENT) * ALIGNMENT,
+            dtype=tf.bfloat16 if half else tf.float32,
+            pairs=self.second_order,
+        )
+        return None if read is None else (ReadFeatures(*read.outputs, x, embedded), read)
 
     def logits_of(self, features: Features) -> Tensor:
         """Compute the logits of the targets, [b, T]."""
@@ -303,6 +337,12 @@ class ClickModel(SyncedLayer, mm.Block):
 
 
 def _applied(layers: list[Layer], h: Tensor) -> Tensor:
+    """Apply hidden layers; those columns of the input that the first one does not know are 0."""
+    dense = layers[0].layers[0].dense
+    if dense.built and (more := h.shape[1] - dense.kernel.shape[0]):
+        kernel = tf.pad(tf.cast(dense.kernel, h.dtype), [[0, more], [0, 0]])
+        h = dense.activation(tf.matmul(h, kernel) + tf.cast(dense.bias, h.dtype))
+        layers = layers[1:]
     for layer in layers:
         h = layer(h)
     return h

@@ -89,7 +89,7 @@ class DCN(ClickModel):
         """Compute the logits [b, T]; all targets share the cross layers."""
         everything = self.architecture.continuous == "all"
         crossed = self.cross(features.flat if everything else features.embeddings)
-        z = self.logit(side_by_side(crossed, self.mlp(features.flat)))
+        z = self.logit(side_by_side(crossed, self.mlp(features.padded)))
         return z + self.linear(features) if everything else z
 
     def get_config(self) -> JsonObject:

@@ -23,6 +23,8 @@ class DeepFM(ClickModel):
     sum, the interactions would add the same to all logits.
     """
 
+    second_order = True
+
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
     ) -> None:
@@ -38,7 +40,7 @@ class DeepFM(ClickModel):
         """Compute the logits [b, T]; FM and MLP read the same embeddings."""
         several = hasattr(self, "fm")
         pairs = self.fm(features.fm_factors) if several else features.second_order
-        return self.linear(features) + pairs + self.logit(self.mlp(features.flat))
+        return self.linear(features) + pairs + self.logit(self.mlp(features.padded))
 
 
 def deepfm(schema: Schema, **settings: Any) -> CTRModel:

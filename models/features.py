@@ -73,6 +73,11 @@ class Features(NamedTuple):
         return [self.v] if self.wide is None else [self.v, self.wide]
 
     @property
+    def padded(self) -> Tensor:
+        """`flat` for the hidden layers, perhaps with zeros at the end of each row."""
+        return self.flat
+
+    @property
     def flat(self) -> Tensor:
         """All embeddings and continuous features side by side, [b, F * d + C]."""
         return tf.concat([self.embeddings, self.x], axis=1)
@@ -96,3 +101,40 @@ class Features(NamedTuple):
     def fm_factors(self) -> Tensor:
         """The terms of `second_order` before the sum over d, [b, d]."""
         return fm_factors(self.v)
+
+
+class ReadFeatures(NamedTuple):
+    """The same for a `BatchRead`: one operation has computed the sums and terms.
+
+    Attributes:
+        padded: embeddings, continuous features and zeros, float32 or bfloat16 [b, width].
+        first_order: the sum of the id weights, float32 [b, 1]; [b, 0] without a linear part.
+        second_order: FM's term, float32 [b, 1]; [b, 0] if the model has none.
+        x: continuous features, float32 [b, C].
+        embedded: number of columns of `padded` that are embeddings, F * d.
+
+    >>> padded = tf.constant([[1.0, 2.0, 3.0, 4.0, 9.0, 0.0, 0.0, 0.0]])
+    >>> ReadFeatures(padded, tf.ones([1, 1]), tf.ones([1, 1]), tf.constant([[9.0]]), 4).flat.numpy()
+    array([[1., 2., 3., 4., 9.]], dtype=float32)
+    """
+
+    padded: Tensor
+    first_order: Tensor
+    second_order: Tensor
+    x: Tensor
+    embedded: int
+
+    @property
+    def from_tables(self) -> list[Tensor]:
+        """The tensors through which gradients reach the tables."""
+        return [self.padded, self.first_order, self.second_order]
+
+    @property
+    def flat(self) -> Tensor:
+        """All embeddings and continuous features side by side, [b, F * d + C]."""
+        return self.padded[:, : self.embedded + self.x.shape[1]]
+
+    @property
+    def embeddings(self) -> Tensor:
+        """All embeddings side by side, [b, F * d]."""
+        return self.padded[:, : self.embedded]

@@ -20,6 +20,7 @@ from cowclip_merlin.types import KerasOptimizer, Tensor, Variable
 if TYPE_CHECKING:
     from cowclip_merlin.models.ctr_model import CTRModel
     from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
+    from cowclip_merlin.optimizer.batch_read import BatchRead
 
 tf = compat.tensorflow()
 
@@ -101,6 +102,14 @@ class RowSync:
             tables = [each.table_at(index) for each in self.layers]
             if behind := [table for table in tables if table.trainable]:
                 self.cowclip.catch_up(behind, rows)
+
+    def read_batch(self, rows: Tensor, x: Tensor, **how: Any) -> BatchRead | None:
+        """Read a batch from the tables of all layers; see `CowClip.read_batch`."""
+        if self.cowclip is None:
+            return None
+        self._register_tables()
+        tables = [layer.table_at(0) for layer in self.layers]
+        return self.cowclip.read_batch(tables, rows, x, **how)
 
     def shards(self) -> list[Variable]:
         """List the tables of which each worker has a part."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
@@ -10,12 +10,12 @@ from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Function, Gradient, Tensor, Variable
 
 if TYPE_CHECKING:
-    from tensorflow import GradientTape
-
+    from cowclip_merlin.batch import Batch
     from cowclip_merlin.loading import Data, DeviceData
     from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.models import CTRModel
-    from cowclip_merlin.models.features import Features
+    from cowclip_merlin.models.base import ClickModel
+    from cowclip_merlin.models.features import Features, ReadFeatures
     from cowclip_merlin.optimizer import CowClip
 
 
@@ -47,18 +47,20 @@ def make_train_step(
         batch = data.unpack(batch)
         if batch.weights is not None:
             rows = data.sum_of_weights(whole)
-        with tf.GradientTape() as tape:
-            features = block.read(batch, training=True)
+        variables = model.trainable_variables
+        features, of_tables, aggregate = _read(block, batch, variables)
         losses, of_features, of_weights = backward(
             features, batch.labels, batch.offsets, batch.weights, rows
         )
-        variables = model.trainable_variables
-        found = _gradients(tape, features.from_tables, of_features, of_weights, variables)
-        pairs = list(zip(found, variables))
+        pairs = list(zip(_sums(of_tables(of_features), of_weights), variables))
+
+        def apply() -> None:
+            optimizer.apply_gradients(pairs, experimental_aggregate_gradients=aggregate)
+
         if batch.weights is None:
-            optimizer.apply_gradients(pairs)
+            apply()
         else:  # with a sum of 0, the gradients are NaN, and L2 and momentum would change weights
-            tf.cond(rows > 0, lambda: _apply(optimizer, pairs), lambda: None)
+            tf.cond(rows > 0, apply, lambda: None)
         loss_sum.assign_add(tf.cast(losses, tf.float64))
 
     return step
@@ -105,31 +107,42 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     return tf.function(compute, jit_compile=True, autograph=False) if block.jit_compile else compute
 
 
-def _gradients(
-    tape: GradientTape,
-    read: Sequence[Tensor],
-    of_read: Sequence[Tensor | None],
-    of_weights: Sequence[Gradient],
-    variables: Sequence[Variable],
-) -> list[Gradient]:
-    """Return the gradients of all weights.
+def _read(
+    block: ClickModel, batch: Batch, variables: Sequence[Variable]
+) -> tuple[Features | ReadFeatures, Callable[[list[Tensor | None]], list[Gradient]], bool]:
+    """Read what the layers need of a batch, by one operation if the model has one for it.
 
-    Args:
-        tape: of the lookups.
-        read: what they gave.
-        of_read: gradients of `read`; None where no layer used it.
-        of_weights: gradients of the weights by the layers; None where no layer used them.
-        variables: the weights.
+    Returns:
+        The features; a function from the gradients of their `from_tables`, None where no layer
+        used it, to the gradients of the variables, None for those that were not read; and whether
+        an optimizer must aggregate these.
     """
     tf = compat.tensorflow()
-    used = [(tensor, g) for tensor, g in zip(read, of_read) if g is not None]
-    by_lookups = tape.gradient([t for t, _ in used], variables, [g for _, g in used])
-    both = [[g for g in pair if g is not None] for pair in zip(by_lookups, of_weights)]
+    if found := block.read_at_once(batch):
+        features, read = found
+
+        def of_reads(gradients: list[Tensor | None]) -> list[Gradient]:
+            every = zip(features.from_tables, gradients)
+            pairs = read.pairs([tf.zeros_like(x) if g is None else g for x, g in every])
+            by_table = {table.ref(): slices for slices, table in pairs}
+            return [by_table.get(variable.ref()) for variable in variables]
+
+        return features, of_reads, False
+    with tf.GradientTape() as tape:
+        features = block.read(batch, training=True)
+
+    def of_lookups(gradients: list[Tensor | None]) -> list[Gradient]:
+        used = [(x, g) for x, g in zip(features.from_tables, gradients) if g is not None]
+        return tape.gradient([x for x, _ in used], variables, [g for _, g in used])
+
+    return features, of_lookups, True
+
+
+def _sums(ours: Sequence[Gradient], others: Sequence[Gradient]) -> list[Gradient]:
+    """Add gradients of the same variables; None stands for no gradient."""
+    tf = compat.tensorflow()
+    both = [[g for g in pair if g is not None] for pair in zip(ours, others)]
     return [tf.add_n(found) if len(found) > 1 else (*found, None)[0] for found in both]
-
-
-def _apply(optimizer: CowClip, pairs: list[tuple[Gradient, Variable]]) -> None:
-    optimizer.apply_gradients(pairs)
 
 
 def own_part(

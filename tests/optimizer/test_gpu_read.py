@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 from emulated_cupy import COMPILER, another_order, launches
+from table_schemas import schema_of_tables
 from two_tables import assert_close
 
 import cowclip_merlin as cc
+from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.device_data import DeviceData
+from cowclip_merlin.models.precision import computing_in
+from cowclip_merlin.training.train_step import make_train_step
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 ROWS, FIELDS, NUMBERS = 30, 5, 3
@@ -175,3 +180,54 @@ def test_a_refused_step_changes_no_table(tf, emulated, update):
     model.step(ids + ROWS, numbers, tf.zeros([2, model.width + 2]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="id 30 is outside table"):
         model.opt.flush()
+
+
+MODELS = {
+    "wide_and_deep": {},
+    "deepfm": {},
+    "dcn": {},
+    "dcnv2": {},
+    "deepfm, all": {"continuous": "all"},
+    "dcn, all": {"continuous": "all"},
+    "dcnv2, bfloat16": {"precision": "bfloat16"},
+    "deepfm, bfloat16": {"precision": "bfloat16", "update": "lazy"},
+    "deepfm, weights": {"weights": True},
+    "deepfm, xla": {"jit_compile": True, "precision": "bfloat16"},
+}
+
+
+def trained(tf, backend, name, *, precision="float32", jit_compile=False, weights=False,
+            update="exact", **settings):  # fmt: skip
+    """Train a model for three steps; returns its weights."""
+    rng, rows = np.random.default_rng(3), 64
+    fields = {"a": 40, "b": 9, "c": 3}
+    schema = schema_of_tables(fields, continuous=["x", "y"])
+    with computing_in(precision):
+        model = getattr(cc.models, name.split(",")[0])(
+            schema, embedding_dim=4, mlp=(6, 5), seed=3, init_std=0.3, **settings
+        )
+    model.blocks[0].jit_compile = jit_compile
+    ids = (rng.random((rows, 3)) ** 4 * list(fields.values())).astype(np.int32)
+    columns = [ids, rng.random((rows, 2)).astype("f"), rng.integers(0, 2, rows).astype("f")]
+    weight = np.repeat([0.0, 1.0, 2.0, 0.5], rows // 4).astype("f") if weights else None
+    data = DeviceData(ColumnArrays(*columns, weight=weight))
+    adams = [tf.keras.optimizers.legacy.Adam(rate) for rate in (1e-2, 1e-3)]
+    opt = cc.CowClip(*adams, l2=1e-3, update=update, backend=backend)
+    step = make_train_step(model, opt, data, tf.Variable(0.0, dtype=tf.float64))
+    for first in range(0, rows, 16):
+        step(tf.range(first, first + 16, dtype=tf.int64))
+    return [x.numpy() for x in model.variables if model.flush() is None]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_by_reads_as_by_lookups(tf, emulated, name):
+    before = launches("read_batch")
+    ours = trained(tf, "cupy", name, **MODELS[name])
+    assert launches("read_batch") > before
+    before = launches("read_batch")
+    theirs = trained(tf, "numba", name, **MODELS[name])
+    assert launches("read_batch") == before
+    rtol = 1e-2 if "precision" in MODELS[name] else 1e-5
+    for x, y in zip(theirs, ours, strict=True):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())

@@ -15,7 +15,7 @@ class Recorder:
         tf = compat.tensorflow()
         self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
 
-    def apply_gradients(self, pairs):
+    def apply_gradients(self, pairs, experimental_aggregate_gradients=True):
         for target, (gradient, _) in zip(self.found, pairs):
             target.assign(compat.tensorflow().convert_to_tensor(gradient))
 

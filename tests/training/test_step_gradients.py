@@ -37,7 +37,7 @@ class Recorder:
         self.kept = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
         self.slices, self.absent = [], []
 
-    def apply_gradients(self, pairs):
+    def apply_gradients(self, pairs, experimental_aggregate_gradients=True):
         tf = compat.tensorflow()
         self.slices = [isinstance(g, tf.IndexedSlices) for g, _ in pairs]
         self.absent = [g is None for g, _ in pairs]
