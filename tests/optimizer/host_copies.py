@@ -53,11 +53,15 @@ class Placement:
     def _is_on_host(self, node, output):
         if node.op == "_Arg":
             return node.attr["T"].type in ON_HOST
+        if node.op in CALLS:
+            return node.attr["Tout"].list.type[output] in ON_HOST
         return self._host_memory(node, "output_arg", output)
 
     def _wants_host(self, node, number):
         if node.op == "_Retval":
             return node.attr["T"].type in ON_HOST
+        if node.op in CALLS:
+            return node.attr["Tin"].list.type[number] in ON_HOST
         return self._host_memory(node, "input_arg", number)
 
     def _host_memory(self, node, which, number):
@@ -66,6 +70,7 @@ class Placement:
         return argument_names(node, which)[number] in self.kernels[node.name].host_memory_arg
 
 
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")  # of what XLA compiles
 NO_KERNEL = ("_Arg", "_Retval", "NoOp")
 
 

@@ -26,24 +26,29 @@ def test_a_copy_is_found(tf):
 
 @pytest.mark.system
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
-def test_a_step_copies_nothing(tf, emulated, monkeypatch):
+@pytest.mark.parametrize("at", ["once", "once, xla", "lookups"])
+def test_a_step_copies_nothing(tf, emulated, monkeypatch, at):
     fields = criteo_fields(2000)
     data = DeviceData(random_rows(64, fields))
     model, optimizer = build_model_and_optimizer(
-        "deepfm", "exact", "cupy", "cowclip", "float32", fields
+        "deepfm", "exact", "cupy", "cowclip", "float32", fields, jit_compile=at == "once, xla"
     )
+    if at == "lookups":
+        model.blocks[0].read_at_once = lambda batch: None
     # As on a GPU, where models cast ids to int64.
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: [kind])
     step = make_train_step(model, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
     graph = optimized_graph(step, tf.range(32, dtype=tf.int64))
     made = {node.op for node in graph.node}
-    assert {"CowClipStep", "CowClipDense"} <= made and "ResourceApplyAdam" not in made
+    by = ("CatchUp", "Step") if at == "lookups" else ("Read", "ReadStep")
+    assert {f"CowClip{name}" for name in (*by, "Dense")} <= made
+    assert "ResourceApplyAdam" not in made
     assert copies(graph) == []
 
 
 @pytest.mark.system
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
-@pytest.mark.parametrize("name", ["CatchUp", "Step", "Flush", "Dense"])
+@pytest.mark.parametrize("name", ["CatchUp", "Step", "Flush", "Dense", "Read", "ReadStep"])
 def test_the_host_knows_only_where_variables_are(tf, emulated, name):
     """Replicas have all their variables on GPUs; a copy of one to the host would wait."""
     gpu_ops.operations()
