@@ -82,6 +82,7 @@ def test_an_experiment_has_a_table_for_each_label(folder, tmp_path):
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0
 
 
+@pytest.mark.thorough
 def test_a_sweep_follows_the_first_label(folder, tmp_path, capsys):
     small = (str(folder / "sweep.yaml"), folder / "DATA", tmp_path)
     assert experiment(*small, "--multi-task", "shared_bottom", verb="sweep") == 0

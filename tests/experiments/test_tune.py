@@ -92,6 +92,7 @@ def results(out):
             read_trials(out)]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.runs
 def test_the_file_trains_to_the_validation_auc_of_its_trial(folder, tmp_path, capsys):
     """On a folder without its test rows; the last rows of the split by time are held out."""

@@ -76,7 +76,7 @@ def test_exact_updates_are_refused():
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("make", [dlrm, wide_and_deep])
+@pytest.mark.parametrize("make", [wide_and_deep, dlrm])
 def test_without_clip_and_l2_it_is_adam(tf, schema, make):
     adam = tf.keras.optimizers.legacy.Adam
     plain = losses(tf, schema, make, adam(1e-2))

@@ -232,6 +232,7 @@ def test_a_loaded_run_takes_ragged_columns(folder, auc):
     np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=2e-6)
 
 
+@pytest.mark.thorough
 def test_an_exported_run_takes_matrices(folder, auc, tmp_path, capsys):
     tf, data, out = compat.tensorflow(), PreparedData.load(folder / "DATA"), tmp_path / "MODEL"
     words = ["export", str(folder / "RUN"), str(folder / "DATA"), "--out", str(out)]

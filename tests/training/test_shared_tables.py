@@ -63,7 +63,7 @@ def auc(folder):
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("model", ["din", "deepfm"])
+@pytest.mark.parametrize("model", ["deepfm", "din"])
 def test_the_ways_to_train_agree(folder, model):
     auc = run(folder, f"dense-{model}", model=model, update="dense")[-1]["test_auc"]
     for i, more in enumerate(({"update": "exact"}, {"tables": "per_field"}, {"tables": "sharded"})):

@@ -66,6 +66,7 @@ def test_a_hash_has_only_what_was_changed(drifting_log):
     assert changed["continuous"] == [{"name": "price"}]
 
 
+@pytest.mark.thorough
 def test_the_table_of_intervals_has_paired_gains(results, frame):
     table = read_table(results / "results/tables/sync.json")
     assert table.columns == ("AUC, %", "gain over 'never', points", "log loss")
