@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.kernels.nvrtc import load_nvrtc
+from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.workflows.nvtabular_graph import (
     Recipe,
     Statistics,

@@ -11,7 +11,7 @@ parallel) and `cupy` (GPU). They do not import TensorFlow.
 
 On the CPU, training calls the two halves of `update_rows` that `numba` also has: `sum_rows`, and
 `step_rows` after other workers have added their sums. On a GPU, TensorFlow operations launch the
-kernels of `cuda_group`, `cuda_replay` and `cuda_step`. The functions of `cupy` are for use without
+kernels of `cuda`. The functions of `cupy` are for use without
 TensorFlow.
 
 >>> kernels = load("reference")
@@ -31,13 +31,13 @@ import numpy as np  # noqa: F401  (for the example above)
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.kernels.interface import (
     Groups,
     NonFiniteGradient,
     RowSettings,
     UniqueRows,
 )
-from cowclip_merlin.kernels.nvrtc import load_nvrtc
 
 __all__ = [
     "IMPLEMENTATIONS",

@@ -2,7 +2,7 @@
 
 Arrays are CuPy arrays. State (`w`, `m`, `v`) is float32 and contiguous. Gradients are float32 or
 bfloat16; because CuPy has no bfloat16, a uint16 array holds the bits of bfloat16.
-Norms are summed in float64. The CUDA source is in `kernels.cuda_arrays`.
+Norms are summed in float64. The CUDA source is in `kernels.cuda.arrays`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
-from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, SEGMENT, options, tile_of
+from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
+from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, SEGMENT, options, tile_of
 from cowclip_merlin.kernels.interface import (
     Groups,
     NonFiniteGradient,

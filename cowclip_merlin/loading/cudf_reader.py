@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
-from cowclip_merlin.kernels.nvrtc import load_nvrtc
+from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.loading.columns import (
     ColumnArrays,
     FileChunk,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
-from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
-from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
-from cowclip_merlin.kernels.cuda_read import READ_SOURCE
-from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
-from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
+from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
+from cowclip_merlin.kernels.cuda.dense import DENSE_SOURCE
+from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda.read import READ_SOURCE
+from cowclip_merlin.kernels.cuda.replay import REPLAY_SOURCE
+from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
+from cowclip_merlin.kernels.cuda.step import STEP_SOURCE
 
 
 def find_nvcc():

@@ -28,7 +28,7 @@ from kernel_checks import (
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings, load
-from cowclip_merlin.kernels.cuda_source import SEGMENT, TILES, tile_of
+from cowclip_merlin.kernels.cuda.source import SEGMENT, TILES, tile_of
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 LENGTHS = (1, 3, 10, 16, 33, 128)  # each is compiled once per tile: not every d

@@ -25,7 +25,7 @@ def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
 
 def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     """CUDA C++, the C++ of the operations and Python each need them."""
-    from cowclip_merlin.kernels import cuda_group, cuda_source
+    from cowclip_merlin.kernels.cuda import group, source
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
@@ -34,17 +34,17 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     assert re.findall(r"\w+", names) == wanted
     fields = re.search(r"struct CowClipTable \{(.*?)void\*", header, re.S)[1]
     assert re.findall(r"(\w+)[,;]", fields) == [x for x, _ in gpu_ops.TableRecord._fields_[:-1]]
-    kernels = re.findall(r"^enum { (.*?) }", cuda_group.GROUP_SOURCE, re.M)
+    kernels = re.findall(r"^enum { (.*?) }", group.GROUP_SOURCE, re.M)
     constants = ", ".join([*kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
     sizes = {}
     for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
         sizes[name] = eval(value.replace("/", "//"), sizes)
-    assert sizes["kBlock"] == sizes["BLOCK"] == cuda_group.BLOCK
+    assert sizes["kBlock"] == sizes["BLOCK"] == group.BLOCK
     assert sizes["kChunk"] == sizes["CHUNK"]
-    assert sizes["kDigits"] == sizes["DIGITS"] == 1 << cuda_group.DIGIT_BITS
-    assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == cuda_group.DIGIT_BITS
+    assert sizes["kDigits"] == sizes["DIGITS"] == 1 << group.DIGIT_BITS
+    assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == group.DIGIT_BITS
     assert sizes["DIGITS"] == 2 * sizes["BLOCK"]  # each thread has two
-    assert sizes["kSegment"] == cuda_source.SEGMENT
+    assert sizes["kSegment"] == source.SEGMENT
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ class GpuEngine(Engine):
         return [*state, self._status(tables[0]).handle]
 
     def _status(self, table: Variable) -> Variable:
-        """Return the variable that reports refused steps; see `refuse` in `kernels.cuda_group`."""
+        """Return the variable that reports refused steps; see `refuse` in `kernels.cuda.group`."""
         if "status" not in self._known:
             nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
             nothing[::3] = 0

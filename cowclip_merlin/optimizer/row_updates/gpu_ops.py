@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda_dense import DENSE_SOURCE
-from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
-from cowclip_merlin.kernels.cuda_read import READ_SOURCE
-from cowclip_merlin.kernels.cuda_replay import REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options, tile_of
-from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
+from cowclip_merlin.kernels.cuda.dense import DENSE_SOURCE
+from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
+from cowclip_merlin.kernels.cuda.read import READ_SOURCE
+from cowclip_merlin.kernels.cuda.replay import REPLAY_SOURCE
+from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
+from cowclip_merlin.kernels.cuda.step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
-from cowclip_merlin.kernels.nvrtc import load_nvrtc
 from cowclip_merlin.system.files import atomic_write
 
 tf = compat.tensorflow()

@@ -40,7 +40,7 @@ struct CowClipTable {
 };
 
 // What a replay needs to know about a table, and the tables of one launch; equal to `Table` and
-// `Tables` in kernels/cuda_replay.py.
+// `Tables` in kernels/cuda/replay.py.
 struct ReplayTable {
   float *w, *m, *v, *last;
   const float* history;
@@ -56,7 +56,7 @@ struct ReplayTables {
 };
 
 // What the rows of a table need that a batch reads, and what `read_batch` reads and writes; equal to
-// the structs of these names in kernels/cuda_read.py.
+// the structs of these names in kernels/cuda/read.py.
 struct FetchTable {
   const float *w, *m, *v, *last, *history;
   const Long* steps;
@@ -82,7 +82,7 @@ struct Reading {
   int fields, d, tile, numbers, width;
 };
 
-// What the sums of a table need; equal to `SumTable` and `SumTables` in kernels/cuda_step.py.
+// What the sums of a table need; equal to `SumTable` and `SumTables` in kernels/cuda/step.py.
 struct SumTable {
   const void* values;
   const float *row_g, *sums, *w;
@@ -97,7 +97,7 @@ struct SumTables {
 };
 
 // What a step needs to know about a table; equal to `StepTable` and `StepTables` in
-// kernels/cuda_step.py.
+// kernels/cuda/step.py.
 struct StepTable {
   float *w, *m, *v, *last, *history;
   const float *g, *row_w, *row_m, *row_v;
@@ -114,7 +114,7 @@ struct StepTables {
   StepTable of[kStepTables];
 };
 
-// Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda_dense.py.
+// Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda/dense.py.
 struct DenseWeight {
   float *w, *m, *v;
   const float* g;

@@ -1,6 +1,6 @@
 """CUDA C++ of Adam for the dense weights: one launch updates all of them.
 
-The source follows `cuda_step.STEP_SOURCE` in one program and uses its functions.
+The source follows `step.STEP_SOURCE` in one program and uses its functions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `fetch_rows` applies the missed steps to the distinct rows of a batch and writes the rows side by
 side. The tables stay as they are, so a refused step needs no repair. `read_batch` then writes the
 input of the hidden layers, the sum of the id weights and the second-order term of FM in one pass.
-The source follows `cuda_replay.REPLAY_SOURCE` in one program and uses its functions.
+The source follows `replay.REPLAY_SOURCE` in one program and uses its functions.
 """
 
 from __future__ import annotations

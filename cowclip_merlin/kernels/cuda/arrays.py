@@ -1,6 +1,6 @@
 """CUDA C++ of the kernels for arrays of your own, which `kernels.cupy` launches.
 
-The source follows `cuda_source.COMMON_SOURCE`. The optimizer launches none of these kernels.
+The source follows `source.COMMON_SOURCE`. The optimizer launches none of these kernels.
 """
 
 from __future__ import annotations

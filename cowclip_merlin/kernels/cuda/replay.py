@@ -1,6 +1,6 @@
 """CUDA C++ that replays the steps that rows have missed.
 
-The source follows `cuda_source.COMMON_SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses
+The source follows `source.COMMON_SOURCE` and `group.GROUP_SOURCE` in one program and uses
 their functions. A replay computes roots and quotients approximately: NVIDIA documents relative
 errors of at most 2^-23 and 2^-22. `tests/kernels/replay_arithmetic.py` says how far these take a
 weight from the exact replay. It ends early when the number is at rest, by the rule of
