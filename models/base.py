@@ -124,7 +124,8 @@ class ClickModel(SyncedLayer, mm.Block):
     """Base of the five models: a Merlin block that maps a batch to a logit per row and target.
 
     Attributes:
-        jit_compile: whether XLA compiles the layers after the lookups, in training.
+        jit_compile: whether XLA compiles the layers after the lookups, in training. Steps of
+            `cc.training` also compile the loss and the backward pass, all as one call.
         second_order: whether the layers read FM's second-order term.
 
     Args:

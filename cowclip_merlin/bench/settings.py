@@ -83,7 +83,7 @@ class BenchSettings(Settings):
         at_least=1,
     )
     jit_compile: bool = option(
-        False, "compile the layers after the lookups, and the bare MLP, with XLA"
+        False, "compile everything between lookups and optimizer, and the bare MLP, with XLA"
     )
 
     def __post_init__(self) -> None:

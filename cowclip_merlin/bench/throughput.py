@@ -121,7 +121,7 @@ def build_model_and_optimizer(
         clip: "cowclip" or "none".
         precision: precision of the hidden layers.
         fields: field -> number of rows.
-        jit_compile: whether XLA compiles the layers after the lookups.
+        jit_compile: whether XLA compiles everything between lookups and optimizer.
         multi_values: as in `random_rows`.
     """
     from cowclip_merlin.models.precision import computing_in

@@ -141,7 +141,7 @@ class RunSettings(Settings):
     )
     jit_compile: bool = option(
         False,
-        "compile the layers after the lookups with XLA; faster on a GPU",
+        "compile everything between lookups and optimizer with XLA; faster on a GPU",
         negatable=True,
         added=True,
     )

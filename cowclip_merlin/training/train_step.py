@@ -47,6 +47,8 @@ def make_train_step(
         batch = data.unpack(batch)
         if batch.weights is not None:
             rows = data.sum_of_weights(whole)
+        if rows is not None:  # before XLA: on a GPU, int32 is in the host's memory
+            rows = tf.cast(rows, tf.float32)
         variables = model.trainable_variables
         features, of_tables, aggregate = _read(block, batch, variables)
         losses, of_features, of_weights = backward(
@@ -70,7 +72,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     """Return a function that computes the layers of a model, the loss and the backward pass.
 
     It takes `Features`, labels, offsets, weights and the number of rows (or the sum of weights) of
-    the whole batch; None are absent. It returns the sum of the losses, the gradients of
+    the whole batch, float32; None are absent. It returns the sum of the losses, the gradients of
     `Features.from_tables`, and those of the model's trainable weights, None for the tables.
 
     With the model's `jit_compile`, XLA compiles it as a whole. The lookups and the gradients of the
@@ -99,7 +101,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
             total = tf.reduce_sum(losses)
             # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
             count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
-            loss = total / tf.cast(count, tf.float32)
+            loss = total / count
             if group:
                 loss *= group.size
         return total, *tape.gradient(loss, (features.from_tables, model.trainable_variables))
