@@ -166,7 +166,7 @@ def _optimizer(batch: int, update: str) -> CowClip:
 
 def _auc(model: CTRModel, held_out: PlantedRows) -> tuple[float, float]:
     """Return the AUC of the model and of the planted probabilities, on the same rows."""
-    from cowclip_merlin.training.evaluation import Predictor
+    from cowclip_merlin.training.scoring.predicting import Predictor
 
     scores = Predictor(model, DeviceData(held_out.columns)).predict()
     labels, truth = _on_host(held_out.columns.label), _on_host(held_out.probabilities)

@@ -14,6 +14,7 @@ from cowclip_merlin.compat.arrays import (
     ranges_of_parts,
     sums_of_parts,
 )
+from cowclip_merlin.compat.device_sort import argsort_on_device
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
@@ -35,6 +36,7 @@ from cowclip_merlin.compat.merlin import (
 
 __all__ = [
     "all_to_all",
+    "argsort_on_device",
     "gpu_count",
     "legacy_optimizer",
     "merlin_models",

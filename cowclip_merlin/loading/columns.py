@@ -133,6 +133,15 @@ class ColumnArrays:
         return self.ids[ranges(first, of_cell[:, j])], of_cell[:, j]
 
 
+def on_host(array: Array | None) -> Array | None:
+    """Return a NumPy array of the values of a NumPy or CuPy array.
+
+    >>> on_host(np.zeros(2)).tolist(), on_host(None)
+    ([0.0, 0.0], None)
+    """
+    return array.get() if hasattr(array, "get") else array
+
+
 def _axis_of_targets(data: PreparedData) -> tuple[int, ...]:
     """Return the second axis of the labels; none with one label of 0 and 1."""
     return () if only_clicks(data.targets) else (len(data.targets),)

@@ -17,6 +17,7 @@ from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor
 
 ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
+LABELS = 2  # position of the labels in a batch
 
 
 class DeviceData(Data):
@@ -41,6 +42,7 @@ class DeviceData(Data):
         tf = compat.tensorflow()
         self._tf = tf
         self._tensors = [to_device(a) for a in as_float_arrays(columns)]
+        self._has_weights = columns.weight is not None
         self._layout, self._class_weights = columns.layout, columns.class_weights
         if self._layout:
             self._starts = to_device(self._layout.starts(columns.lengths)[:-1].copy())
@@ -75,6 +77,14 @@ class DeviceData(Data):
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of these rows, integer [b]."""
         return weighted_by_class(self._gather(batch), self._class_weights)
+
+    def labels(self) -> Tensor:
+        """Return the labels of all rows."""
+        return self._tensors[LABELS]
+
+    def weights(self) -> Tensor | None:
+        """Return the weights of all rows; None without weights."""
+        return self._tensors[LABELS + 1] if self._has_weights else None
 
     def _gather(self, batch: PackedBatch) -> Batch:
         gather = self._tf.gather

@@ -133,6 +133,14 @@ class Data(ABC):
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch."""
 
+    @abstractmethod
+    def labels(self) -> Tensor:
+        """Return the labels of all rows on the device, float32 [n] or [n, T], in file order."""
+
+    @abstractmethod
+    def weights(self) -> Tensor | None:
+        """Return the weights of all rows on the device, float32 [n]; None without weights."""
+
     def sum_of_weights(self, batch: PackedBatch) -> Tensor:
         """Return the sum of the weights of a batch, float32."""
         return compat.tensorflow().reduce_sum(self.unpack(batch).weights)

@@ -17,13 +17,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, ranges
 from cowclip_merlin.loading.class_weights import weighted_by_class
 from cowclip_merlin.loading.columns import ColumnArrays
-from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
+from cowclip_merlin.loading.device_data import ALIGNMENT, LABELS, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
-_LABELS = 2  # position of the labels in a batch
 
 
 class StreamedData(Data):
@@ -57,7 +56,7 @@ class StreamedData(Data):
 
     def count(self, batch: PackedBatch) -> Tensor:
         """Return the number of rows of a batch, int32."""
-        return self._tf.shape(batch[_LABELS])[0]
+        return self._tf.shape(batch[LABELS])[0]
 
     def part(self, batch: PackedBatch, first: int | Tensor, end: int | Tensor) -> PackedBatch:
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
@@ -71,6 +70,15 @@ class StreamedData(Data):
         """Return the columns of a batch from this object."""
         unpacked = unpack_tensors(batch, self._layout)
         return weighted_by_class(unpacked, self._columns.class_weights)
+
+    def labels(self) -> Tensor:
+        """Copy the labels of all rows to the device."""
+        return to_device(self._columns.label)
+
+    def weights(self) -> Tensor | None:
+        """Copy the weights of all rows to the device; None without weights."""
+        weight = self._columns.weight
+        return None if weight is None else to_device(weight)
 
     def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
         size = batch_size * self._batches_per_chunk(batch_size)
@@ -110,7 +118,7 @@ class StreamedData(Data):
     def _batches_of(
         self, tensors: list[Tensor], starts: npt.NDArray[np.int64] | None, batch_size: int
     ) -> Iterator[PackedBatch]:
-        rows = len(tensors[_LABELS])
+        rows = len(tensors[LABELS])
         for first in range(0, rows, batch_size):
             end = min(first + batch_size, rows)
             of_ids = (first, end) if starts is None else (int(starts[first]), int(starts[end]))

@@ -149,7 +149,8 @@ def _doubled_wins(
 
     The sums are doubled, so that counts are exact integers, shape [n].
     """
-    order = np.argsort(scores, kind="stable")
+    # Counts are the same in any order of tied rows; float sums of weights may differ in a bit.
+    order = np.argsort(scores, kind=None if weights.dtype == np.int64 else "stable")
     ordered, ones, sizes = scores[order], labels[order] == 1, weights[order]
     starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
     ends = np.append(starts[1:], ordered.size)

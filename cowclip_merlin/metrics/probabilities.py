@@ -78,7 +78,8 @@ def log_loss_and_entropy(
     >>> log_loss_and_entropy([0, 1], [0.5, 0.5])[1]
     1.0
     """
-    loss, labels = log_loss(y_true, y_score, sample_weight=sample_weight), np.ravel(y_true)
+    loss = log_loss(y_true, y_score, sample_weight=sample_weight)
+    labels = np.ravel(y_true).astype(np.float64)  # the mean of float32 would be rounded
     rate = float(np.average(labels, weights=checked_weights(sample_weight, labels.size)))
     if rate in (0.0, 1.0):
         return loss, float("nan")

@@ -1,30 +1,22 @@
-"""Predict the rows of a split and compute exact metrics."""
+"""Compute exact metrics of predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin import metrics, workers
+from cowclip_merlin import metrics
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Data
+from cowclip_merlin.metrics.on_device import DeviceMetrics
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
 from cowclip_merlin.training.several_targets.names import label_names, value_names
-from cowclip_merlin.types import Array, Function, Tensor
-from cowclip_merlin.workers.agreement import arrays_of_all
+from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
-
-if TYPE_CHECKING:
-    from cowclip_merlin.loading.row_order import PackedBatch
-    from cowclip_merlin.models import CTRModel
-
-PREDICTION_BATCH_SIZE = 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,92 +95,6 @@ class RegressionEvaluation:
     targets: Mapping[str, Evaluation | RegressionEvaluation] = field(default_factory=dict)
 
 
-class Predictor:
-    """Predicts click probabilities, and numbers of regressions, on the device, batch by batch.
-
-    Several workers take turns with the batches, and all of them get all probabilities.
-    """
-
-    def __init__(self, model: CTRModel, data: Data) -> None:
-        self._data, self._score = data, logits_function(model, data)
-        self._targets = model.blocks[0].columns.targets
-
-    def predict(self) -> npt.NDArray[np.float64]:
-        """Return the prediction for every row, in file order: [n], of several targets [n, T]."""
-        group = workers.current()
-        shape = () if only_clicks(self._targets) else (len(self._targets),)
-        parts = [self._score(batch).numpy() for batch in self._own_batches(group)]
-        own = np.concatenate([np.empty((0, *shape), np.float64), *parts])
-        every = [part.reshape(-1, *shape) for part in arrays_of_all(group, own)]
-        return values_of(_in_file_order(every, self._data.rows), self._targets)
-
-    def _own_batches(self, group: workers.Workers | None) -> Iterator[PackedBatch]:
-        """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
-
-        Sharded tables need all workers to score at the same time.
-        """
-        batches = self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)
-        if group is None:
-            yield from batches
-            return
-        batch, count = None, 0
-        for count, batch in enumerate(batches, 1):
-            if (count - 1) % group.size == group.rank:
-                yield batch
-        if 0 < count % group.size <= group.rank:
-            yield self._data.part(batch, 0, 0)
-
-
-def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]:
-    """Put together what workers have scored batch by batch, in turn.
-
-    >>> PREDICTION_BATCH_SIZE
-    16384
-    >>> _in_file_order([np.zeros(20_000), np.ones(16384)], 36_384)[[0, 16384, 32768]].tolist()
-    [0.0, 1.0, 0.0]
-    """
-    result = np.empty((rows, *parts[0].shape[1:]), np.float64)
-    for number, first in enumerate(range(0, rows, PREDICTION_BATCH_SIZE)):
-        size = min(PREDICTION_BATCH_SIZE, rows - first)
-        begin = number // len(parts) * PREDICTION_BATCH_SIZE
-        result[first : first + size] = parts[number % len(parts)][begin : begin + size]
-    return result
-
-
-def logits_function(model: CTRModel, data: Data) -> Function:
-    """Return a `tf.function` that maps a batch of `data` to its logits [b], or [b, T]."""
-    from cowclip_merlin import compat, models
-
-    tf = compat.tensorflow()
-
-    one = only_clicks(model.blocks[0].columns.targets)
-
-    @tf.function(input_signature=[data.signature], autograph=False)
-    def score(batch: PackedBatch) -> Tensor:
-        z = models.logits(model, data.unpack(batch), training=False)
-        return z[:, 0] if one else z
-
-    return score
-
-
-def values_of(
-    logits: npt.NDArray[np.float64], targets: Sequence[Target]
-) -> npt.NDArray[np.float64]:
-    """Return probabilities, and the numbers of regressions, from logits [n] or [n, T].
-
-    They are computed in float64, so that large logits do not tie at 1.
-    """
-    if only_clicks(targets):
-        return sigmoid(logits)
-    return np.where([regression for _, regression in targets], logits, sigmoid(logits))
-
-
-def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the probabilities of logits, without overflow."""
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
-
-
 def check_both_labels(path: Path, split: str, labels: Array, *, remedy: str) -> None:
     """Check before long work that rows have both labels, which an AUC needs.
 
@@ -251,6 +157,18 @@ def weighted_labels(labels: npt.ArrayLike, weights: npt.ArrayLike | None) -> Arr
     [0, 1]
     """
     return np.asarray(labels)[slice(None) if weights is None else np.asarray(weights) > 0]
+
+
+def from_device(found: DeviceMetrics, rows: int) -> Evaluation:
+    """Return metrics that the device has computed, of so many rows.
+
+    Raises:
+        InputError: if a logit is NaN.
+    """
+    if found.nan_rows:
+        raise InputError(f"{found.nan_rows} of {rows} scores are NaN; train again")
+    names = ("auc", "log_loss", "auc_error", "normalized_entropy", "calibration")
+    return Evaluation(rows=rows, **{name: getattr(found, name) for name in names})
 
 
 def evaluate(

@@ -19,6 +19,7 @@ from cowclip_merlin.training.build import build_model, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
+from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
 from cowclip_merlin.types import JsonObject, Operation, RaggedTensor, Tensor, TensorSpec
@@ -94,11 +95,14 @@ def evaluate_run(
             prepared.path, split, prepared.targets, columns.label, columns.weight, remedy=remedy
         )
     set_up_tensorflow(configs[0].settings.seed, device)
-    rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
-    scores = [
-        evaluation.Predictor(_load_model(folder, config, prepared), rows).predict()
+    rows = load_split_to_device(columns, batch_size=predicting.PREDICTION_BATCH_SIZE)
+    predictors = [
+        predicting.Predictor(_load_model(folder, config, prepared), rows)
         for folder, config in zip(runs, configs)
     ]
+    if predictors[0].on_device and predictions is against is by is None:
+        return evaluation.from_device(predictors[0].metrics(), len(columns))
+    scores = [predictor.predict() for predictor in predictors]
     if predictions is not None:
         evaluation.write_predictions(Path(predictions), columns.label, scores[0], prepared.targets)
     result = evaluate_targets(prepared.targets, columns.label, *scores, weights=columns.weight)

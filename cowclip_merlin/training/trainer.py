@@ -9,17 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tqdm import tqdm
 
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch, total_weight
-from cowclip_merlin.metrics import reliability
+from cowclip_merlin.loading.columns import on_host
+from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
+from cowclip_merlin.training.divergence import check_loss, check_predictions, raising_diverged
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
 from cowclip_merlin.training.several_targets.evaluating import evaluate_targets, first_target
 from cowclip_merlin.training.several_targets.names import metric_words, metrics_of
 from cowclip_merlin.training.several_workers.worker_state import (
@@ -37,7 +40,7 @@ from cowclip_merlin.training.train_step import (
     make_train_step,
     steps_per_execution,
 )
-from cowclip_merlin.types import Array, KerasOptimizer
+from cowclip_merlin.types import KerasOptimizer
 from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
@@ -95,14 +98,14 @@ class Trainer:
             train,
             scored,
             batch_size=settings.batch_size,
-            scoring_batch=evaluation.PREDICTION_BATCH_SIZE,
+            scoring_batch=PREDICTION_BATCH_SIZE,
             memory=data_memory,
         )
         log.info("%s", loaded)
         self.data = loaded.train
-        self.predictor = evaluation.Predictor(model, loaded.test)
+        self.predictor = Predictor(model, loaded.test)
         self.targets = model.blocks[0].columns.targets
-        self.scored_labels, self.scored_weights = scored.label, scored.weight
+        self._scored = scored
         self._total_weight = total_weight(train)
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         patience = settings.early_stopping
@@ -273,16 +276,15 @@ class Trainer:
         loss_sum = gather_loss(self.workers, self.checkpoints.loss_sum)
         check_loss(loss_sum, epoch + 1)
         started = time.perf_counter()
-        probabilities = self.predictor.predict()
-        check_probabilities(probabilities, epoch + 1)
-        scored = (self.targets, self.scored_labels, probabilities)
-        result = evaluate_targets(*scored, weights=self.scored_weights)
+        result, bins = self._evaluate(epoch + 1)
         scoring_seconds = time.perf_counter() - started
         row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
         self.rows.append(row)
         if self._writes:
             run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
-            self._write_reliability(epoch + 1, probabilities)
+            if bins:
+                path = self.folder / "reliability.csv"
+                run_logs.write_reliability(path, epoch + 1, self.settings.scored_split, bins)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         words = metric_words(row, self.settings.scored_split)
         self.log.info(
@@ -300,15 +302,21 @@ class Trainer:
         self._early.keep(self.rows)
         self._stop_after(signal_number)
 
-    def _write_reliability(self, epoch: int, values: Array) -> None:
-        """Write the bins of the first target, if it is a label of 0 and 1."""
-        if self.targets[0].regression:
-            return
-        scored = (self.targets, self.scored_labels, values, self.scored_weights)
-        labels, first, weights = first_target(*scored)
-        bins = reliability(labels, first, sample_weight=weights)
-        path = self.folder / "reliability.csv"
-        run_logs.write_reliability(path, epoch, self.settings.scored_split, bins)
+    def _evaluate(
+        self, epoch: int
+    ) -> tuple[evaluation.Evaluation | evaluation.RegressionEvaluation, list[ReliabilityBin]]:
+        """Return the metrics, and the bins of the first target if it is a label of 0 and 1."""
+        if self.predictor.on_device:
+            found = self.predictor.metrics()
+            check_predictions(found.nan_rows, epoch)
+            return evaluation.from_device(found, len(self._scored)), found.bins
+        values, weights = self.predictor.predict(), on_host(self._scored.weight)
+        check_predictions(int(np.isnan(values).sum()), epoch)
+        scored = (self.targets, on_host(self._scored.label), values)
+        labels, first, of_first = first_target(*scored, weights)
+        number = self.targets[0].regression
+        bins = [] if number else reliability(labels, first, sample_weight=of_first)
+        return evaluate_targets(*scored, weights=weights), bins
 
     def _metrics_row(
         self,

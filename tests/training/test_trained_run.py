@@ -25,6 +25,7 @@ from cowclip_merlin.training import (
     train,
 )
 from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.workflows import PreparedData
 
 SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "epochs": 1}
@@ -143,7 +144,7 @@ def test_a_run_on_other_data_is_refused_before_any_row_is_scored(tmp_path, monke
         train(
             folder, RunSettings(model="deepfm", **SMALL | {"batch_size": 64}), out=tmp_path / name
         )
-    monkeypatch.setattr(evaluation.Predictor, "predict", None)
+    monkeypatch.setattr(predicting.Predictor, "predict", None)
     with pytest.raises(InputError, match=r"first: its ids .* of .*theirs; prepare it with `like`"):
         evaluate_run(tmp_path / "mine", first, against=tmp_path / "theirs")
 

@@ -17,9 +17,9 @@ from cowclip_merlin.loading import ColumnArrays, StreamedData
 from cowclip_merlin.loading.columns import vector_places
 from cowclip_merlin.loading.device_data import as_float_arrays, to_device
 from cowclip_merlin.targets import only_clicks
-from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
+from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
@@ -74,7 +74,7 @@ class Scorer:
         set_up_tensorflow(config.settings.seed, device)
         model = load_run(run, self.data.path, device=device)
         self._workflow = self._workflow_of_raw_rows()
-        self._logits = evaluation.logits_function(model, StreamedData(self._empty_columns(0)))
+        self._logits = predicting.logits_function(model, StreamedData(self._empty_columns(0)))
 
     @property
     def log_format(self) -> LogFormat:
@@ -102,7 +102,7 @@ class Scorer:
     def score_pieces(self, pieces: Iterable[RawRows]) -> Iterator[ScoredRows]:
         """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit."""
         with compat.quiet_merlin():
-            for rows in _batches(pieces, evaluation.PREDICTION_BATCH_SIZE):
+            for rows in _batches(pieces, predicting.PREDICTION_BATCH_SIZE):
                 columns = self._transform(rows)
                 yield ScoredRows(
                     rows=rows,
@@ -122,7 +122,7 @@ class Scorer:
     def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
         batch = tuple(to_device(array) for array in as_float_arrays(columns))
         logits = self._logits(batch).numpy().astype(np.float64)
-        return evaluation.values_of(logits, self.data.targets)
+        return predicting.values_of(logits, self.data.targets)
 
     def _ids(self, values: pandas.Series, name: str) -> ColumnIds:
         """Return the ids of a column: [n], or ids and lengths of a multi-valued one."""
