@@ -14,7 +14,7 @@ from cowclip_merlin.compat.arrays import (
     ranges_of_parts,
     sums_of_parts,
 )
-from cowclip_merlin.compat.device_sort import argsort_on_device
+from cowclip_merlin.compat.device_sort import LARGEST_KEY, argsort_on_device
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
@@ -35,6 +35,7 @@ from cowclip_merlin.compat.merlin import (
 )
 
 __all__ = [
+    "LARGEST_KEY",
     "all_to_all",
     "argsort_on_device",
     "gpu_count",

@@ -14,6 +14,7 @@ from cowclip_merlin.loading.placement import (
     load_to_device,
     megabytes_to_bytes,
     open_train_columns,
+    usual_generator,
 )
 from cowclip_merlin.loading.row_order import Data, batches, steps_per_epoch
 from cowclip_merlin.loading.streamed_data import StreamedData
@@ -37,5 +38,6 @@ __all__ = [
     "steps_per_epoch",
     "total_weight",
     "train_validation_split",
+    "usual_generator",
     "validation_rows",
 ]

@@ -52,14 +52,20 @@ class DeviceData(Data):
         self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[PackedBatch]:
         """Yield batches of these lengths, in the order of the epoch, from row `first` on."""
-        return self._slices(self._orders.permutation(seed=seed, epoch=epoch)[first:], lengths)
+        return self._slices(self._order(seed=seed, epoch=epoch)[first:], lengths)
 
-    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
+    def batches_in_file_order(self, batch_size: int) -> Iterator[PackedBatch]:
+        """Yield all rows in the order of the files; the device counts them."""
+        for first in range(0, self.rows, batch_size):
+            yield self._tf.range(first, min(first + batch_size, self.rows), dtype=self._tf.int64)
+
+    def _iterate(self, order: Array | Tensor, batch_size: int) -> Iterator[PackedBatch]:
         return self._slices(order, repeat(batch_size))
 
-    def _slices(self, order: Array, lengths: Iterable[int]) -> Iterator[PackedBatch]:
-        # One copy per epoch. Not int32: TensorFlow keeps int32 arguments of a function on the host.
-        rows, tf, first = to_device(order.astype(np.int64)), self._tf, 0
+    def _slices(self, order: Array | Tensor, lengths: Iterable[int]) -> Iterator[PackedBatch]:
+        # Not int32: TensorFlow keeps int32 arguments of a function on the host.
+        tf, first = self._tf, 0
+        rows = order if tf.is_tensor(order) else to_device(order.astype(np.int64))
         for length in lengths:
             if first >= len(order):
                 return

@@ -12,7 +12,7 @@ from cowclip_merlin.loading import cudf_reader
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.loading.row_order import Data
+from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data
 from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_bytes
 from cowclip_merlin.targets import only_clicks
 
@@ -71,6 +71,12 @@ def free_memory() -> int | None:
     except ImportError:
         return None
     return int(SHARE_OF_FREE * cupy.cuda.runtime.memGetInfo()[0])
+
+
+def usual_generator(data: Data) -> str:
+    """Return the generator of the order of rows: "philox" where a GPU has them, else "numpy"."""
+    gpus = compat.tensorflow().config.list_logical_devices("GPU")
+    return PHILOX if gpus and data.resident else NUMPY
 
 
 def open_train_columns(data: PreparedData, *, memory: int | None = None) -> ColumnArrays:

@@ -1,7 +1,8 @@
 """Order the rows of an epoch, in the same way for resident and streamed data.
 
 The order is a seeded permutation of all rows. Batch `i` of epoch `e` always has the same rows, so
-a resumed run equals an uninterrupted one.
+a resumed run equals an uninterrupted one. Two generators make such orders: NumPy on the host, and
+Philox, a generator of TensorFlow, on the device.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ PackedBatch: TypeAlias = "Tensor | tuple[Tensor, ...]"
 """A batch before `Data.unpack`: the numbers of its rows, or the tensors of its columns."""
 
 
+NUMPY, PHILOX = ORDERS = ("numpy", "philox")
+"""Generators of the order of rows."""
+
+
 def steps_per_epoch(rows: int, batch_size: int) -> int:
     """Return the number of batches; the last is smaller if `batch_size` does not divide `rows`.
 
@@ -40,6 +45,21 @@ def permutation(rows: int, *, seed: int, epoch: int) -> Array:
     order = row_numbers(rows)
     np.random.default_rng([seed, epoch]).shuffle(order)
     return order
+
+
+def philox_permutation(rows: int, *, seed: int, epoch: int) -> Tensor:
+    """Return all row numbers in the order of this epoch, made on the device, int64 [rows].
+
+    The rows are sorted by random numbers below 2**63 - 1, the same on a CPU and on a GPU.
+
+    >>> sorted(philox_permutation(5, seed=0, epoch=1).numpy().tolist())
+    [0, 1, 2, 3, 4]
+    """
+    tf = compat.tensorflow()
+    keys = tf.random.stateless_uniform(
+        [rows], [seed, epoch], 0, compat.LARGEST_KEY, tf.int64, alg="philox"
+    )
+    return compat.argsort_on_device(keys)
 
 
 def row_numbers(rows: int) -> Array:
@@ -96,6 +116,7 @@ class Data(ABC):
         rows: number of rows.
         bytes_per_row: bytes of one row in all columns.
         resident: whether all rows stay on the device.
+        generator: one of `ORDERS`, which orders the rows of an epoch; set it before `batches`.
         signature: `tf.TensorSpec`, or a tuple of them, of a batch.
     """
 
@@ -104,21 +125,29 @@ class Data(ABC):
 
     def __init__(self, rows: int, bytes_per_row: int) -> None:
         self.rows, self.bytes_per_row = rows, bytes_per_row
+        self.generator = NUMPY
         self._orders = PermutationPrefetcher(rows)
 
     def batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0
     ) -> Iterator[PackedBatch]:
         """Yield the batches of one epoch from batch `start` on, in the order of `batches`."""
-        order = self._orders.permutation(seed=seed, epoch=epoch)
+        order = self._order(seed=seed, epoch=epoch)
         return self._iterate(order[start * batch_size :], batch_size)
 
     def batches_in_file_order(self, batch_size: int) -> Iterator[PackedBatch]:
         """Yield all rows in the order of the files, for evaluation."""
         return self._iterate(row_numbers(self.rows), batch_size)
 
+    def _order(self, *, seed: int, epoch: int) -> Array | Tensor:
+        """Return the order of an epoch, integer [rows], on the host or on the device."""
+        how = {"seed": seed, "epoch": epoch}
+        if self.generator == PHILOX:
+            return philox_permutation(self.rows, **how)
+        return self._orders.permutation(**how)
+
     @abstractmethod
-    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
+    def _iterate(self, order: Array | Tensor, batch_size: int) -> Iterator[PackedBatch]:
         """Yield these rows, integer [m], in batches."""
 
     @abstractmethod

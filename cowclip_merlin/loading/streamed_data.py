@@ -80,7 +80,8 @@ class StreamedData(Data):
         weight = self._columns.weight
         return None if weight is None else to_device(weight)
 
-    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
+    def _iterate(self, order: Array | Tensor, batch_size: int) -> Iterator[PackedBatch]:
+        order = np.asarray(order)
         size = batch_size * self._batches_per_chunk(batch_size)
         chunks = [order[first : first + size] for first in range(0, len(order), size)]
         # The end of the block waits for the thread, also if the consumer stops early.

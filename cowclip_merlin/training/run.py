@@ -209,6 +209,7 @@ def _train(
             out,
             log,
             checkpoint_every=options.checkpoint_every,
+            row_order=RunConfig.load(out).row_order if options.resume else None,
             data_memory=megabytes_to_bytes(options.data_memory),
         )
         first = trainer.workers is None or trainer.workers.is_first
@@ -223,7 +224,8 @@ def _train(
         elif start is not None:
             log.info("%s", start.apply(trainer.model, trainer.optimizer))
         if first:
-            write_json(out / CONFIG, config.as_dict())
+            kept = replace(config, row_order=trainer.data.generator)
+            write_json(out / CONFIG, kept.as_dict())
         trainer.after_epoch = after_epoch
         return trainer.run()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cowclip_merlin.addresses import FilePath, local_folder
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading.row_order import NUMPY, ORDERS
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
@@ -33,6 +34,7 @@ class RunConfig:
         fingerprint: fingerprint of the prepared data.
         vocabulary: vocabulary of the prepared data, as in `PreparedData`.
         data: absolute path of the prepared folder; None in runs of earlier versions.
+        row_order: generator of the order of the rows, one of `row_order.ORDERS`.
         targets: label -> "binary" or "regression", if there are several.
     """
 
@@ -41,6 +43,7 @@ class RunConfig:
     fingerprint: str
     vocabulary: str | None = None
     data: str | None = None
+    row_order: str = NUMPY
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> JsonObject:
@@ -52,6 +55,7 @@ class RunConfig:
             "data_fingerprint": self.fingerprint,
             "data_vocabulary": self.vocabulary,
             "data_path": self.data,
+            "row_order": self.row_order,
             **({"data_targets": dict(self.targets)} if self.targets else {}),
             "versions": versions(),
         }
@@ -118,7 +122,11 @@ def _parse(config: JsonObject) -> dict[str, Any]:
     names = [each.name for each in fields(_Data) if each.name in config]
     of_data = {name: config[name] for name in names}
     data = dataclass_from_json(_Data, of_data, added=_ADDED_DATA)
+    row_order = config.get("row_order", NUMPY)  # of runs of earlier versions
+    if row_order not in ORDERS:
+        raise ValueError(f"row_order is {row_order!r}")
     return {
+        "row_order": row_order,
         "settings": RunSettings.from_dict(config["settings"]),
         "values": dataclass_from_json(Hyperparameters, values, added=_ADDED_VALUES),
         "fingerprint": data.data_fingerprint,

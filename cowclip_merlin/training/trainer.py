@@ -14,8 +14,15 @@ from tqdm import tqdm
 
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch, total_weight
+from cowclip_merlin.loading import (
+    ColumnArrays,
+    load_to_device,
+    steps_per_epoch,
+    total_weight,
+    usual_generator,
+)
 from cowclip_merlin.loading.columns import on_host
+from cowclip_merlin.loading.row_order import NUMPY, PHILOX
 from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
@@ -66,6 +73,8 @@ class Trainer:
         folder: run folder for metrics.csv, events and checkpoints.
         log: logger for the lines that the user sees.
         checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
+        row_order: generator of the order of the rows, which a resumed run keeps; None: the usual
+            one of this device.
         data_memory: bytes of device memory for rows; None: all that is free, no limit on the CPU.
 
     Attributes:
@@ -85,6 +94,7 @@ class Trainer:
         log: logging.Logger,
         *,
         checkpoint_every: int = 0,
+        row_order: str | None = None,
         data_memory: int | None = None,
     ) -> None:
         self.settings, self.log, self.folder = settings, log, folder
@@ -103,6 +113,7 @@ class Trainer:
         )
         log.info("%s", loaded)
         self.data = loaded.train
+        self.data.generator = row_order or self._generator()
         self.predictor = Predictor(model, loaded.test)
         self.targets = model.blocks[0].columns.targets
         self._scored = scored
@@ -124,6 +135,11 @@ class Trainer:
         self.rows: list[Metrics] = []
         self.recorder: StepRecorder = NoRecorder()
         self.after_epoch: AfterEpoch = ignore_epoch
+
+    def _generator(self) -> str:
+        """Return the generator that all workers use."""
+        usual = usual_generator(self.data)
+        return usual if all(numbers_of_all(self.workers, int(usual == PHILOX))) else NUMPY
 
     def wait(self) -> None:
         """Wait until the device has finished all steps so far."""

@@ -104,6 +104,38 @@ def test_the_order_is_written_down():
     assert row_order.permutation(8, seed=0, epoch=0).dtype == np.int32
 
 
+def test_the_order_of_a_gpu_is_written_down():
+    order = row_order.philox_permutation(8, seed=1234, epoch=2).numpy()
+    assert order.tolist() == [1, 2, 3, 6, 5, 0, 7, 4]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_the_order_of_a_gpu_is_a_permutation(rows):
+    """Made by the operations of a GPU, on a CPU."""
+    made = row_order.philox_permutation
+    order = made(rows, seed=3, epoch=1).numpy()
+    assert order.dtype == np.int64 and sorted(order) == list(range(rows))
+    assert order.tolist() == made(rows, seed=3, epoch=1).numpy().tolist()
+    if rows == 1000:
+        for other in ({"seed": 3, "epoch": 2}, {"seed": 4, "epoch": 1}, {"seed": 1, "epoch": 3}):
+            assert (made(rows, **other).numpy() == order).sum() < 10
+        assert abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.1
+
+
+def test_resident_and_streamed_rows_come_in_the_order_of_a_gpu(columns, small_chunks):
+    kinds = [DeviceData(columns), StreamedData(columns)]
+    for data in kinds:
+        data.generator = row_order.PHILOX
+    for start in (0, 5, 62):
+        assert_equal(*(epoch(data, epoch=1, start=start) for data in kinds))
+    rows = row_order.philox_permutation(ROWS, seed=1, epoch=1).numpy()
+    got = [np.concatenate(part) for part in zip(*epoch(kinds[0], epoch=1), strict=True)]
+    assert_equal([got], [[columns.ids[rows], columns.continuous[rows], columns.label[rows]]])
+    lengths = [3 * BATCH, ROWS]
+    pieces = [taken(kinds[0], p) for p in kinds[0].variable_batches(lengths, seed=1, epoch=1)]
+    assert_equal([[np.concatenate(part) for part in zip(*pieces, strict=True)]], [got])
+
+
 def test_an_early_stop_ends_the_thread(columns, small_chunks):
     got = StreamedData(columns).batches(BATCH, seed=0, epoch=0)
     next(got)

@@ -1,14 +1,18 @@
 """Runs whose metrics are computed where the data are, as on a GPU, on the device of a CPU."""
 
+import json
+
 import numpy as np
 import pytest
 from host_copies import copies, optimized_graph
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged, InputError
+from cowclip_merlin.loading import row_order
 from cowclip_merlin.metrics import on_device
-from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training import RunSettings, evaluate_run, train, trainer
 from cowclip_merlin.training.evaluation import from_device
+from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.scoring.predicting import Predictor
 
 SMALL = {"model": "deepfm", "mlp": (8,), "batch_size": 256, "base_batch_size": 64, "epochs": 1}
@@ -63,3 +67,43 @@ def test_nan_scores_are_refused():
     found = on_device.DeviceMetrics(*[0.5] * 5, bins=[], nan_rows=3)
     with pytest.raises(InputError, match="3 of 9 scores are NaN"):
         from_device(found, 9)
+
+
+def test_an_order_is_made_on_the_device():
+    tf = compat.tensorflow()
+    make = tf.function(lambda: row_order.philox_permutation(100, seed=1, epoch=2), autograph=False)
+    graph = optimized_graph(make)
+    assert "SparseReorder" in {node.op for node in graph.node}
+    assert copies(graph) == []
+
+
+OTHER = {row_order.PHILOX: row_order.NUMPY, row_order.NUMPY: row_order.PHILOX}
+
+
+@pytest.mark.parametrize(
+    "kind", [row_order.PHILOX, pytest.param(row_order.NUMPY, marks=pytest.mark.thorough)]
+)
+def test_a_resumed_run_keeps_the_order_of_its_start(data, tmp_path, monkeypatch, kind):
+    """As if it began on a GPU and went on without one, and the other way round."""
+    seen = []
+    for name, epochs in (("whole", [2]), ("parts", [1, 2])):
+        for number, last in enumerate(epochs):
+            usual = OTHER[kind] if number else kind
+            monkeypatch.setattr(trainer, "usual_generator", lambda _, usual=usual: usual)
+            settings = RunSettings(**SMALL | {"epochs": last})
+            given = {"out": tmp_path / name, "resume": bool(number), "device": "cpu"}
+            rows = train(data, settings, **given)
+            seen.append((rows[-1]["train_loss"], rows[-1]["test_auc"]))
+        assert RunConfig.load(tmp_path / name).row_order == kind
+    assert seen[0] == seen[2]
+
+
+def test_runs_of_earlier_versions_have_the_order_of_numpy(data, tmp_path):
+    train(data, RunSettings(**SMALL), out=tmp_path, device="cpu")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("row_order") == "numpy"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert RunConfig.load(tmp_path).row_order == "numpy"
+    (tmp_path / "config.json").write_text(json.dumps(config | {"row_order": "mt"}))
+    with pytest.raises(InputError, match="row_order is 'mt'"):
+        RunConfig.load(tmp_path)
