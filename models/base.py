@@ -267,13 +267,14 @@ class ClickModel(SyncedLayer, mm.Block):
         usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
         if not fused or not usual or len(self.columns.targets) > 1 or inputs.requests is not None:
             return None
-        ids, x = self.columns.stack(inputs)
+        ids, x = self.columns.stack(inputs, keep_type=True)
         if ids.lengths is not None:
             return None
         embedded = ids.num_fields * self.architecture.embedding_dim
         half = tf.keras.mixed_precision.Policy(self._hidden_policy).compute_dtype == "bfloat16"
         read = self.row_sync.read_batch(
-            self.embedding.rows_of(ids),
+            ids.values,
+            self.embedding.offset_of_column,
             x,
             width=-(-(embedded + x.shape[1]) // ALIGNMENT) * ALIGNMENT,
             dtype=tf.bfloat16 if half else tf.float32,

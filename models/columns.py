@@ -158,13 +158,16 @@ class Columns:
             regression=tuple(name for name in targets if name in numbers),
         )
 
-    def stack(self, inputs: Batch | dict[str, Tensor]) -> tuple[Ids, Tensor]:
+    def stack(
+        self, inputs: Batch | dict[str, Tensor], *, keep_type: bool = False
+    ) -> tuple[Ids, Tensor]:
         """Stack a batch to ids, and continuous features [b, C], float32.
 
         Args:
             inputs: a `Batch`, or one tensor [b] or [b, 1] per column ([b, length] of vectors), or
                 the stacked entries "categorical", ids [b, F] or `Ids`, and "continuous" [b, C].
                 The caller has checked the numbers that are stacked.
+            keep_type: whether ids stay as they are, and are not converted for TensorFlow's lookups.
 
         Raises:
             tf.errors.InvalidArgumentError: if a number of a column is not finite.
@@ -178,7 +181,7 @@ class Columns:
             parts = [self._numbers(inputs[name], name) for name in self.continuous]
             x = tf.concat(parts, axis=1) if parts else None
         ids = ids if isinstance(ids, Ids) else Ids(ids)
-        ids = ids.with_values(_integer(ids.values))
+        ids = ids if keep_type else ids.with_values(_integer(ids.values))
         x = tf.zeros([_number_of_rows(ids), 0]) if x is None else tf.cast(x, tf.float32)
         x.set_shape([None, sum(self.widths.values())])
         return ids, x

@@ -21,7 +21,7 @@ class BatchRead(NamedTuple):
         groups: distinct ids, and where each occurs; see `Groups` in row_ops/group.h.
         rows: weights and moments of the distinct ids for each table, float32 [3, most, d], if rows
             may have missed steps.
-        ids: row of each occurrence, integer [b, F].
+        ids: id of each occurrence, integer [b, F].
         tables: variables of the embeddings, and of the id weights if there are any.
     """
 

@@ -293,7 +293,12 @@ class CowClip(WrappingOptimizer):
             self._update.catch_up(table, ids)
 
     def read_batch(
-        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, **how: Any
+        self,
+        tables: Sequence[Variable],
+        ids: Tensor,
+        offsets: Sequence[int],
+        numbers: Tensor,
+        **how: Any,
     ) -> BatchRead | None:
         """Read all that the layers of a model need of a batch at once, if the backend can.
 
@@ -301,14 +306,17 @@ class CowClip(WrappingOptimizer):
 
         Args:
             tables: of the embeddings, and if there are id weights, of these.
-            ids: row of each occurrence in all tables, integer [b, F].
+            ids: id of each occurrence, integer [b, F].
+            offsets: where the rows of each column begin in all tables, F numbers.
             numbers: continuous features, float32 [b, C].
             **how: "width", "dtype" and "pairs"; see `row_updates.engine.Engine.read`.
 
         Returns:
             The read; None if the backend cannot, or if a strategy or workers share the batch.
         """
-        return None if self.config.by_keras else self._update.read(tables, ids, numbers, **how)
+        if self.config.by_keras:
+            return None
+        return self._update.read(tables, ids, offsets, numbers, **how)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.

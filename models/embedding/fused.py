@@ -72,8 +72,13 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
 
     def rows_of(self, ids: Ids) -> Tensor:
         """Return the rows of the ids in the whole table, of the shape of `ids.values`."""
-        offsets = [self.layout.offsets[field] for field in self.field_of_column]
-        return ids.values + spread(tf.constant(offsets, ids.values.dtype), ids)
+        offsets = tf.constant(self.offset_of_column, ids.values.dtype)
+        return ids.values + spread(offsets, ids)
+
+    @property
+    def offset_of_column(self) -> list[int]:
+        """The first row of each column of ids."""
+        return [self.layout.offsets[field] for field in self.field_of_column]
 
     def _read(self, index: int, rows: Tensor, training: bool) -> Tensor:
         self._before_read(index, rows, training)

@@ -42,7 +42,7 @@ def group(kernels, ids, rows):
     bins, taken = np.zeros((passes, DIGITS), np.uint32), np.zeros(passes + 1, np.uint32)
     states = np.zeros((passes + 1, tiles, BLOCK), np.uint64)
     status = np.array([0, NONE, NONE, 0], np.int64)
-    source = ids, np.int32(ids.dtype == np.int64)
+    source = ids, np.int32(ids.dtype == np.int64), np.zeros(1, np.int64), np.int32(0)
     launch(
         kernels, "histogram", 3, *source, np.int64(n), np.int64(rows), np.int32(passes), width,
         bins, status, np.int32(0),

@@ -26,16 +26,17 @@ class Batches:
         wide: whether there are id weights.
         pairs: whether there are second-order terms.
         dtype: of the flat input.
+        index: type of the ids.
         graph: whether the step is a graph.
         rows: of the tables.
         **settings: of `CowClip`.
     """
 
     def __init__(
-        self, tf, backend, *, d=10, wide=True, pairs=True, dtype="float32", graph=True, rows=ROWS,
-        **settings,
+        self, tf, backend, *, d=10, wide=True, pairs=True, dtype="float32", index="int64",
+        graph=True, rows=ROWS, **settings,
     ):  # fmt: skip
-        self.tf, self.pairs, self.dtype = tf, pairs, tf.as_dtype(dtype)
+        self.tf, self.pairs, self.dtype, self.index = tf, pairs, tf.as_dtype(dtype), index
         self.width = (FIELDS * d + NUMBERS + 7) // 8 * 8
         rng = np.random.default_rng(0)
         w = [rng.normal(0, 1e-1, (rows, k)).astype("f") for k in ((d, 1) if wide else (d,))]
@@ -43,14 +44,16 @@ class Batches:
         adam = tf.keras.optimizers.legacy.Adam(1e-3)
         settings = {"l2": 1e-2, "update": "exact", "embeddings": self.tables} | settings
         self.opt = cc.CowClip(adam, backend=backend, **settings)
+        self.offsets = [2, 0, 0, 0, 1]
         self.seen = []
         step = self.by_read if backend == "cupy" else self.by_lookup
         self.step = tf.function(step, autograph=False) if graph else step
 
     def by_read(self, ids, numbers, weights):
         read = self.opt.read_batch(
-            self.tables, ids, numbers, width=self.width, dtype=self.dtype, pairs=self.pairs
-        )
+            self.tables, ids, self.offsets, numbers, width=self.width, dtype=self.dtype,
+            pairs=self.pairs,
+        )  # fmt: skip
         gradients = [x[:, : y.shape[1]] for x, y in zip(self.loss_gradients(weights), read.outputs)]
         pairs = read.pairs(tuple(gradients))
         self.opt.apply_gradients(pairs, experimental_aggregate_gradients=False)
@@ -58,6 +61,7 @@ class Batches:
 
     def by_lookup(self, ids, numbers, weights):
         tf = self.tf
+        ids += tf.constant(self.offsets, ids.dtype)
         self.opt.catch_up(self.tables, ids)
         with tf.GradientTape() as tape:
             outputs = self.look_up(ids, numbers)
@@ -88,7 +92,7 @@ class Batches:
         tf, rng = self.tf, np.random.default_rng(seed)
         rows = self.tables[0].shape[0]
         for b in sizes:
-            ids = np.minimum(rng.pareto(0.4, (b, FIELDS)), rows - 1).astype(np.int64)
+            ids = np.minimum(rng.pareto(0.4, (b, FIELDS)), rows - 3).astype(self.index)
             numbers = rng.normal(0, 1, (b, NUMBERS)).astype("f")
             weights = rng.normal(0, 0.1, (b, self.width + 2)).astype("f")
             found = self.step(*map(tf.constant, (ids, numbers, weights)))
@@ -117,6 +121,7 @@ class Batches:
         {"d": 40},
         {"d": 33, "dtype": "bfloat16", "update": "lazy"},
         {"graph": False},
+        {"index": "int32"},
         {"clip": "none"},
     ],
 )

@@ -44,6 +44,14 @@ __device__ inline index_t id_at(const void* ids, int wide, index_t i) {
     return wide ? ((const index_t*)ids)[i] : (index_t)((const int*)ids)[i];
 }
 
+// The row of an id of a batch [b, fields], whose fields begin at `offsets`; if `fields` is 0, ids
+// are rows.
+__device__ inline index_t row_at(const void* ids, int wide, const index_t* offsets, int fields,
+                                 index_t i) {
+    const index_t id = id_at(ids, wide, i);
+    return fields ? id + offsets[(word_t)i % (word_t)fields] : id;
+}
+
 // Sum of x over the earlier threads of the block; `total` is the sum over all threads.
 __device__ inline word_t sum_before(word_t x, word_t* sums, word_t* total) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -129,8 +137,8 @@ __device__ inline state_t look_back(state_t* states, index_t tile, int width, in
 // Count the digits of all passes, bins [passes, DIGITS]. An id outside the table is reported; here
 // and in the first pass it counts as 0.
 extern "C" __global__ void histogram(
-    const void* ids, int wide, index_t n, index_t rows, int passes, int bits, word_t* bins,
-    index_t* status, int table) {
+    const void* ids, int wide, const index_t* offsets, int fields, index_t n, index_t rows,
+    int passes, int bits, word_t* bins, index_t* status, int table) {
     enum { MANY = 8 };  // read at once, because each read takes long
     __shared__ word_t seen[MOST_PASSES * DIGITS];
     for (int k = threadIdx.x; k < passes * DIGITS; k += BLOCK) seen[k] = 0;
@@ -142,7 +150,7 @@ extern "C" __global__ void histogram(
 #pragma unroll
         for (int k = 0; k < MANY; ++k) {
             const index_t i = first + k * step;
-            id[k] = i < n ? id_at(ids, wide, i) : 0;
+            id[k] = i < n ? row_at(ids, wide, offsets, fields, i) : 0;
         }
 #pragma unroll
         for (int k = 0; k < MANY; ++k) {
@@ -163,8 +171,9 @@ extern "C" __global__ void histogram(
 
 // The keys of this lane, of which `left` or more are there; the others are ALL_LANES, which no key
 // is. The first pass reads ids; one outside the table is 0.
-__device__ inline void load_tile(const void* ids, int wide, index_t rows, const word_t* keys,
-                                 index_t first, int left, word_t* key) {
+__device__ inline void load_tile(const void* ids, int wide, const index_t* offsets, int fields,
+                                 index_t rows, const word_t* keys, index_t first, int left,
+                                 word_t* key) {
     if (keys) {
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) key[k] = k * 32 < left ? keys[first + k * 32] : ALL_LANES;
@@ -172,7 +181,8 @@ __device__ inline void load_tile(const void* ids, int wide, index_t rows, const 
     }
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
-        const index_t id = k * 32 < left ? id_at(ids, wide, first + k * 32) : 0;
+        const index_t i = first + k * 32;
+        const index_t id = k * 32 < left ? row_at(ids, wide, offsets, fields, i) : 0;
         key[k] = k * 32 >= left ? ALL_LANES : id < 0 || id >= rows ? 0 : (word_t)id;
     }
 }
@@ -248,9 +258,9 @@ __device__ inline void sort_tile(const word_t* key, word_t* rank, const word_t* 
 // and reads ids; their positions are their indexes. `bins` counts the digits of all keys. A tile
 // sorts its keys in shared memory first, so that it writes runs of equal digits.
 extern "C" __launch_bounds__(BLOCK, 4) __global__ void onesweep(
-    const void* ids, int wide, index_t rows, const word_t* keys, const word_t* order, index_t n,
-    int shift, int bits, const word_t* bins, word_t* counter, state_t* states, word_t* keys_out,
-    word_t* order_out) {
+    const void* ids, int wide, const index_t* offsets, int fields, index_t rows,
+    const word_t* keys, const word_t* order, index_t n, int shift, int bits, const word_t* bins,
+    word_t* counter, state_t* states, word_t* keys_out, word_t* order_out) {
     __shared__ word_t sorted[2 * CHUNK];  // counts of each warp; then keys, and their positions
     __shared__ word_t base[DIGITS];       // where a digit begins in the tile; then in the output
     __shared__ word_t sums[WARPS], number;
@@ -261,7 +271,7 @@ extern "C" __launch_bounds__(BLOCK, 4) __global__ void onesweep(
     const int left = left_of(first, n);
     const word_t mask = (1u << bits) - 1;
     word_t key[ITEMS], rank[ITEMS], total;
-    load_tile(ids, wide, rows, keys, first, left, key);
+    load_tile(ids, wide, offsets, fields, rows, keys, first, left, key);
     rank_keys(key, rank, left, shift, mask, counts[warp]);
     __syncthreads();
     const state_t mine = count_tile(counts);

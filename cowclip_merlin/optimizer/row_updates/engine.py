@@ -92,6 +92,7 @@ class Engine(ABC):
         self,
         tables: Sequence[Variable],
         ids: Tensor,
+        offsets: Sequence[int],
         numbers: Tensor,
         *,
         width: int,
@@ -102,7 +103,8 @@ class Engine(ABC):
 
         Args:
             tables: of the embeddings, and if there are id weights, of these.
-            ids: row of each occurrence in all tables, integer [b, F].
+            ids: id of each occurrence, integer [b, F].
+            offsets: where the rows of each column begin in all tables, F numbers.
             numbers: continuous features, float32 [b, C].
             width: of the result; beyond F * d + C, it is 0.
             dtype: of the result, float32 or bfloat16.

@@ -89,6 +89,7 @@ class GpuEngine(Engine):
         self,
         tables: Sequence[Variable],
         ids: Tensor,
+        offsets: Sequence[int],
         numbers: Tensor,
         *,
         width: int,
@@ -101,6 +102,7 @@ class GpuEngine(Engine):
         bfloat16 = dtype == tf.bfloat16
         found = self.operations.module.cow_clip_read(
             ids=ids,
+            offsets=tf.constant(offsets, tf.int64),
             numbers=numbers,
             counts=self._counts(tables),
             variables=self._variables(tables),

@@ -98,13 +98,18 @@ class RowUpdate:
         self._engine.catch_up(tables, flat_ids(ids))
 
     def read(
-        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, **how: Any
+        self,
+        tables: Sequence[Variable],
+        ids: Tensor,
+        offsets: Sequence[int],
+        numbers: Tensor,
+        **how: Any,
     ) -> BatchRead | None:
         """Read all that the layers need of a batch at once, or return None; see `Engine.read`."""
         if workers.current() is not None:
             return None
         self._create_missing(self.tables.registered, *([table] for table in tables))
-        return self._engine.read(tables, ids, numbers, **how)
+        return self._engine.read(tables, ids, offsets, numbers, **how)
 
     def refuse_never_caught_up(self, tables: Sequence[Variable]) -> None:
         """Refuse tables that a forward pass has read if `catch_up` was never called for them."""

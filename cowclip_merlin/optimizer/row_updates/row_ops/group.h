@@ -52,10 +52,12 @@ struct Counters {
   Long tiles, at_bins, at_taken, at_states, words;
 };
 
-// Groups ids, int32 or int64, of a table. An id outside it is reported in `status` and counts as
+// Groups ids, int32 or int64, of a table. With `offsets` [F], these are added to ids [b, F]. An id
+// outside the table is reported in `status` and counts as
 // 0. Launches: a fill, the histogram, one per pass, and the heads.
 tensorflow::Status Group(OpKernelContext* context, Queue& queue, const CowClipTable& table,
-                         const Tensor& ids, Long* status, const Groups& groups) {
+                         const Tensor& ids, Long* status, const Groups& groups,
+                         const Tensor* offsets = nullptr) {
   const Long n = ids.NumElements(), tiles = (n + kChunk - 1) / kChunk;
   if (n > kMostIds)
     return tensorflow::errors::InvalidArgument(
@@ -74,9 +76,11 @@ tensorflow::Status Group(OpKernelContext* context, Queue& queue, const CowClipTa
   counters.memory = space.At<Word>(at_zero);
   queue.Zero(counters.memory, counters.words);
   const int wide = ids.dtype() == tensorflow::DT_INT64;
+  const int fields = offsets ? static_cast<int>(offsets->NumElements()) : 0;
+  const void* from = offsets ? offsets->data() : nullptr;
   // Every block adds its counts to the same few words, so there are not too many.
   const Long counting = std::max<Long>(1, std::min<Long>(table.blocks / 4, tiles));
-  queue.Launch(table.functions[kHistogram], counting, ids.data(), wide, n, table.rows,
+  queue.Launch(table.functions[kHistogram], counting, ids.data(), wide, from, fields, n, table.rows,
                digits.passes, digits.width, counters.Bins(0), status, table.slot);
   // Passes write by turns into memory of their own and into results that are written last.
   Word *keys_of[2] = {space.At<Word>(at_keys), groups.ids};
@@ -84,7 +88,7 @@ tensorflow::Status Group(OpKernelContext* context, Queue& queue, const CowClipTa
   const Word *keys = nullptr, *order = nullptr;
   for (int pass = 0; pass < digits.passes; ++pass) {
     const int to = (digits.passes - 1 - pass) % 2;
-    queue.Launch(table.functions[kOnesweep], tiles, ids.data(), wide, table.rows, keys, order, n,
+    queue.Launch(table.functions[kOnesweep], tiles, ids.data(), wide, from, fields, table.rows, keys, order, n,
                  pass * digits.width, digits.width, counters.Bins(pass), counters.Taken(pass),
                  counters.States(pass), keys_of[to], order_of[to]);
     keys = keys_of[to], order = order_of[to];

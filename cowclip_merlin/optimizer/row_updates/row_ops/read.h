@@ -27,8 +27,9 @@ class ReadOp : public RowOp {
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
                          const std::vector<const Long*>& steps, Long* status, Seen&) override {
-    const Tensor *ids, *numbers;
+    const Tensor *ids, *offsets, *numbers;
     TF_RETURN_IF_ERROR(context->input("ids", &ids));
+    TF_RETURN_IF_ERROR(context->input("offsets", &offsets));
     TF_RETURN_IF_ERROR(context->input("numbers", &numbers));
     const CowClipTable& table = *tables_[0];
     const Long batch = ids->dim_size(0), n = ids->NumElements();
@@ -36,6 +37,9 @@ class ReadOp : public RowOp {
     reading.batch = batch, reading.fields = ids->dim_size(1), reading.d = table.d;
     reading.tile = table.tile, reading.numbers = numbers->dim_size(1), reading.width = width_;
     reading.x = static_cast<const float*>(numbers->data());
+    if (offsets->NumElements() != reading.fields)
+      return tensorflow::errors::InvalidArgument(
+          "a batch of ", reading.fields, " fields, but offsets of ", offsets->NumElements());
     if (reading.fields * reading.d + reading.numbers > width_)
       return tensorflow::errors::InvalidArgument("width is ", width_, ", but a row has ",
                                                  reading.fields * reading.d + reading.numbers);
@@ -45,7 +49,7 @@ class ReadOp : public RowOp {
     TF_RETURN_IF_ERROR(
         context->allocate_output(kGroups, tensorflow::TensorShape({5 * Pitch(n)}), &grouped));
     const Groups groups = GroupsIn(*grouped, n);
-    TF_RETURN_IF_ERROR(Group(context, queue, table, *ids, status, groups));
+    TF_RETURN_IF_ERROR(Group(context, queue, table, *ids, status, groups, offsets));
     reading.slots = groups.slots, reading.ids = groups.ids;
     if (table.exact) TF_RETURN_IF_ERROR(Fetch(context, queue, variables, steps, groups, n, &reading));
     if (n == 0) return tensorflow::OkStatus();
