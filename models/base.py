@@ -16,6 +16,7 @@ from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.features import Features, ReadFeatures
+from cowclip_merlin.models.hidden.layers import applied
 from cowclip_merlin.models.multi_task.layers import (
     Gates,
     LogitPerTarget,
@@ -135,6 +136,7 @@ class ClickModel(SyncedLayer, mm.Block):
 
     jit_compile = False
     second_order = False
+    _fused = False  # whether hidden layers may be one operation now
 
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
@@ -226,8 +228,9 @@ class ClickModel(SyncedLayer, mm.Block):
             What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
         """
         if not hasattr(self, "towers"):
-            return _applied(self.hidden, flat)
-        towers = tf.stack([_applied(hidden, flat) for hidden in self.towers], axis=1)
+            return applied(self.hidden, flat, fused=self._fused)
+        each = [applied(hidden, flat, fused=self._fused) for hidden in self.towers]
+        towers = tf.stack(each, axis=1)
         return self.gates((flat, towers)) if hasattr(self, "gates") else towers
 
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
@@ -240,7 +243,7 @@ class ClickModel(SyncedLayer, mm.Block):
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        return compute(features)
+        return compute(features, training)
 
     def read(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Features:
         """Read what the layers need of a batch; before, bring its rows up to date.
@@ -282,9 +285,19 @@ class ClickModel(SyncedLayer, mm.Block):
         )
         return None if read is None else (ReadFeatures(*read.outputs, x, embedded), read)
 
-    def logits_of(self, features: Features) -> Tensor:
-        """Compute the logits of the targets, [b, T]."""
-        z = self.forward(features)
+    def logits_of(self, features: Features, training: bool = False) -> Tensor:
+        """Compute the logits of the targets, [b, T].
+
+        Args:
+            features: what the layers need of the batch.
+            training: whether it is for a step of training, where the hidden layers may be one
+                operation. What is saved and served has operations of TensorFlow only.
+        """
+        self._fused = training and not self.jit_compile and self.row_sync.cowclip is not None
+        try:
+            z = self.forward(features)
+        finally:
+            self._fused = False
         return of_both(z) if self.architecture.multi_task == "esmm" else z
 
     def look_up(
@@ -336,18 +349,6 @@ class ClickModel(SyncedLayer, mm.Block):
         """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
         with computing_in(config.get("hidden_policy", current_policy())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
-
-
-def _applied(layers: list[Layer], h: Tensor) -> Tensor:
-    """Apply hidden layers; those columns of the input that the first one does not know are 0."""
-    dense = layers[0].layers[0].dense
-    if dense.built and (more := h.shape[1] - dense.kernel.shape[0]):
-        kernel = tf.pad(tf.cast(dense.kernel, h.dtype), [[0, more], [0, 0]])
-        h = dense.activation(tf.matmul(h, kernel) + tf.cast(dense.bias, h.dtype))
-        layers = layers[1:]
-    for layer in layers:
-        h = layer(h)
-    return h
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")

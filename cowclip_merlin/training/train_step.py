@@ -93,7 +93,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     ) -> tuple[Tensor, list[Tensor], list[Gradient]]:
         with tf.GradientTape() as tape:
             tape.watch(features.from_tables)
-            z = tf.cast(block.logits_of(features), tf.float32)
+            z = tf.cast(block.logits_of(features, training=True), tf.float32)
             z = z[:, 0] if only_clicks(targets) else z
             losses = losses_of(labels, z if offsets is None else z - offsets)
             if weights is not None:

@@ -11,6 +11,7 @@ import pytest
 from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda.dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
+from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
 from cowclip_merlin.kernels.cuda.read import READ_SOURCE
 from cowclip_merlin.kernels.cuda.replay import REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
@@ -29,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
 ]
 OF_STEPS = GROUP_SOURCE + REPLAY_SOURCE + READ_SOURCE + STEP_SOURCE + DENSE_SOURCE
-SOURCE = COMMON_SOURCE + ARRAY_SOURCE + OF_STEPS
+SOURCE = COMMON_SOURCE + ARRAY_SOURCE + OF_STEPS + MLP_SOURCE
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
 
@@ -62,6 +63,7 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "fetch_rows",
             "read_batch",
             "step_weights",
+            "relu_gradient",
         ):
             assert f".entry {name}(" in ptx
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]

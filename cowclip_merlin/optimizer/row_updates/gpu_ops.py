@@ -121,6 +121,18 @@ class Operations:
         self._describers[number] = describe
         return number
 
+    def add_engine(self, record: ctypes.Structure) -> int:
+        """Register an engine for hidden layers, `CowClipMlp` of row_ops/mlp/engine.h.
+
+        Raises:
+            InputError: if cuBLASLt, or a function of it, is not found.
+        """
+        missing = ctypes.create_string_buffer(256)
+        number = self._library.cowclip_add_mlp(ctypes.byref(record), missing, len(missing))
+        if number < 0:
+            raise InputError(f"{missing.value.decode()} of NVIDIA's cuBLASLt was not found")
+        return number
+
     def _write_words(self, number: int, row: int, what: int, out: int, size: int) -> None:
         words = self._describers[number](row, what).encode()[: size - 1]
         ctypes.memmove(out, words + b"\0", len(words) + 1)
@@ -256,7 +268,7 @@ def build() -> Path:
     """
     flags = [*tf.sysconfig.get_compile_flags(), *_FLAGS]
     links = tf.sysconfig.get_link_flags()
-    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.iterdir())]
+    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.rglob("*.*"))]
     what = "\n".join([tf.__version__, *flags, *links, *texts])
     name = f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
     try:

@@ -140,6 +140,7 @@ class Queue {
     }
     return static_cast<Long*>(memory);
   }
+  void* stream() const { return stream_; }
   int error() const { return error_; }
 
  private:

@@ -9,6 +9,7 @@
 // to tables by the numbers that this function returns. In tests, tables of kind "host" have the
 // functions of emulated kernels, so that the same code runs without a device.
 #include "dense.h"
+#include "mlp/ops.h"
 #include "read.h"
 #include "row_op.h"
 #include "step.h"

@@ -1,0 +1,110 @@
+"""CUDA C++ beside the matrix products of the hidden layers: conversions, ReLU, and its gradient.
+
+The source follows `source.COMMON_SOURCE` in a program of its own.
+"""
+
+from __future__ import annotations
+
+MLP_SOURCE = r"""
+typedef unsigned short bits_t;  // of a bfloat16
+
+__device__ inline float load(const void* from, index_t i, int bfloat16) {
+    if (!bfloat16) return ((const float*)from)[i];
+    return __uint_as_float((unsigned int)((const bits_t*)from)[i] << 16);
+}
+
+// Round to the nearest bfloat16, to even; a NaN stays one.
+__device__ inline bits_t rounded(float x) {
+    const unsigned int bits = (unsigned int)__float_as_int(x);
+    if (x != x) return (bits_t)((bits >> 16) | 64);
+    return (bits_t)((bits + 32767 + ((bits >> 16) & 1)) >> 16);
+}
+
+__device__ inline void store(void* to, index_t i, int bfloat16, float x) {
+    if (bfloat16) ((bits_t*)to)[i] = rounded(x);
+    else ((float*)to)[i] = x;
+}
+
+// A matrix to be copied to another type or shape, with some blocks of the launch. What is beyond
+// the source is 0. Equal to `CopyMatrix` in row_ops/mlp/engine.h.
+struct Matrix {
+    const void* from;
+    void* to;
+    index_t from_rows, from_columns, from_stride, to_rows, to_columns;
+    int from_bfloat16, to_bfloat16;
+    int first_block, blocks;
+};
+
+enum { MOST_MATRICES = 32 };
+struct Matrices {
+    int count;
+    Matrix of[MOST_MATRICES];
+};
+
+extern "C" __global__ void copy_matrices(const __grid_constant__ Matrices matrices) {
+    const Matrix& one = one_of_block(matrices);
+    const index_t size = one.to_rows * one.to_columns;
+    for (index_t i = thread_of(one); i < size; i += threads_of(one)) {
+        const index_t row = i / one.to_columns, column = i - row * one.to_columns;
+        const bool inside = row < one.from_rows && column < one.from_columns;
+        const index_t at = row * one.from_stride + column;
+        store(one.to, i, one.to_bfloat16, inside ? load(one.from, at, one.from_bfloat16) : 0.0f);
+    }
+}
+
+// z = relu(z + bias) for z [rows, columns], rounded after the sum.
+extern "C" __global__ void add_bias_relu(void* z, const void* bias, index_t rows, int columns,
+                                         int bfloat16) {
+    const index_t size = rows * columns, step = (index_t)gridDim.x * blockDim.x;
+    for (index_t i = this_thread(); i < size; i += step) {
+        const float x = load(z, i, bfloat16) + load(bias, i % columns, bfloat16);
+        store(z, i, bfloat16, x > 0.0f || x != x ? x : 0.0f);
+    }
+}
+
+// dz = g where the activation is positive, else 0; and sums of its columns, some rows each.
+// g [rows, g_columns] may have fewer columns than dz and the activations [rows, columns]; the
+// rest of dz is 0. `partial` is [blocks * lanes, columns]. Columns are taken in fours.
+extern "C" __global__ void relu_gradient(const void* g, const void* activation, void* dz,
+                                         float* partial, index_t rows, int g_columns, int columns,
+                                         int lanes, int bfloat16) {
+    const int groups = columns / 4, me = (int)threadIdx.x;
+    const int lane = lanes > 1 ? me / groups : 0;
+    if (lane >= lanes) return;
+    const index_t chunks = (index_t)gridDim.x * lanes;
+    const index_t chunk = (index_t)blockIdx.x * lanes + lane;
+    for (int q = lanes > 1 ? me - lane * groups : me; q < groups; q += (int)blockDim.x) {
+        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (index_t row = chunk; row < rows; row += chunks) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int column = 4 * q + j;
+                const index_t at = row * columns + column;
+                const bool on = column < g_columns && load(activation, at, bfloat16) > 0.0f;
+                const float x = on ? load(g, row * g_columns + column, bfloat16) : 0.0f;
+                store(dz, at, bfloat16, x);
+                sum[j] += x;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) partial[chunk * columns + 4 * q + j] = sum[j];
+        if (lanes > 1) break;
+    }
+}
+
+// The sums over all rows, [columns]; one block for 8 columns, in a fixed order.
+extern "C" __global__ void join_bias(const float* partial, float* bias, int parts, int columns) {
+    __shared__ float sums[256];
+    const int me = (int)threadIdx.x, lane = me / 8, column = (int)blockIdx.x * 8 + me % 8;
+    float sum = 0.0f;
+    for (int part = lane; part < parts && column < columns; part += 32)
+        sum += partial[(index_t)part * columns + column];
+    sums[me] = sum;
+    __syncthreads();
+    for (int half = 128; half >= 8; half /= 2) {
+        if (me < half) sums[me] += sums[me + half];
+        __syncthreads();
+    }
+    if (me < 8 && column < columns) bias[column] = sums[me];
+}
+"""

@@ -1,0 +1,119 @@
+// What the hidden layers need on a device: cuBLASLt with its plans, and the kernels beside it.
+#pragma once
+#include <cstdio>
+#include <vector>
+
+#include "products.h"
+
+extern "C" {
+
+// An engine as Python registers it, with the fields of `EngineRecord` in models/hidden/engine.py.
+// With `host`, the kernels and the library run on the CPU, as in tests.
+struct CowClipMlp {
+  std::int32_t host, blocks;
+  const char* library;
+  void* functions[4];
+};
+
+// Equal to `Matrix` and `Matrices` in kernels/cuda/mlp.py.
+struct CopyMatrix {
+  const void* from;
+  void* to;
+  Long from_rows, from_columns, from_stride, to_rows, to_columns;
+  int from_bfloat16, to_bfloat16;
+  int first_block, blocks;
+};
+struct CopyMatrices {
+  int count;
+  CopyMatrix of[32];
+};
+
+}  // extern "C"
+
+namespace {
+
+// The order of FUNCTIONS in models/hidden/engine.py.
+enum MlpFunction { kCopyMatrices, kAddBiasRelu, kReluGradient, kJoinBias };
+
+class MlpEngine {
+ public:
+  MlpEngine(const CowClipMlp& record, cublas::Library library)
+      : record_(record), library_(std::move(library)), products_(library_) {}
+
+  bool host() const { return record_.host != 0; }
+  Products& products() { return products_; }
+
+  // Copies all matrices, in as few launches as their parameters have room for.
+  void Copy(Queue& queue, const std::vector<CopyMatrix>& all) const {
+    CopyMatrices some{};
+    int blocks = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CopyMatrix& one = some.of[some.count++] = all[i];
+      one.first_block = blocks;
+      blocks += one.blocks = Blocks(one.to_rows * one.to_columns);
+      if (some.count < 32 && i + 1 < all.size()) continue;
+      queue.Launch(record_.functions[kCopyMatrices], blocks, some);
+      some.count = blocks = 0;
+    }
+  }
+  void AddBiasRelu(Queue& queue, void* z, const void* bias, Long rows, Long columns,
+                   bool bfloat16) const {
+    queue.Launch(record_.functions[kAddBiasRelu], Blocks(rows * columns), z, bias, rows,
+                 static_cast<int>(columns), static_cast<int>(bfloat16));
+  }
+  // Threads of a block that take the same four columns of different rows in `ReluGradient`.
+  static Long Lanes(Long columns) { return std::max<Long>(1, kBlock / (columns / 4)); }
+  Long Parts(Long rows, Long columns) const {
+    const Long lanes = Lanes(columns), chunks = (rows + 8 * lanes - 1) / (8 * lanes);
+    return lanes * std::max<Long>(1, std::min<Long>(record_.blocks, chunks));
+  }
+  // `partial` has room for `Parts` rows of `columns`.
+  void ReluGradient(Queue& queue, const void* g, Long g_columns, const void* activation, void* dz,
+                    float* partial, float* bias, Long rows, Long columns, bool bfloat16) const {
+    const Long lanes = Lanes(columns), parts = Parts(rows, columns);
+    queue.Launch(record_.functions[kReluGradient], parts / lanes, g, activation, dz, partial, rows,
+                 static_cast<int>(g_columns), static_cast<int>(columns), static_cast<int>(lanes),
+                 static_cast<int>(bfloat16));
+    queue.Launch(record_.functions[kJoinBias], (columns + 7) / 8,
+                 static_cast<const float*>(partial), bias, static_cast<int>(parts),
+                 static_cast<int>(columns));
+  }
+
+ private:
+  int Blocks(Long size) const {
+    const Long needed = (size + kBlock - 1) / kBlock;
+    return static_cast<int>(std::max<Long>(1, std::min<Long>(record_.blocks, needed)));
+  }
+
+  CowClipMlp record_;
+  cublas::Library library_;
+  Products products_;
+};
+
+std::vector<std::unique_ptr<MlpEngine>> mlp_engines;
+
+MlpEngine* FindMlp(int number) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  const bool known = number >= 0 && number < static_cast<int>(mlp_engines.size());
+  return known ? mlp_engines[number].get() : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Returns the number of the engine. If cuBLASLt or one of its functions is missing, writes its name
+// into `missing` and returns -1.
+int cowclip_add_mlp(const CowClipMlp* record, char* missing, int size) {
+  const char* file = record->library ? record->library : "";
+  cublas::Library library = cublas::Load(file, record->host != 0);
+  if (!library.missing.empty()) {
+    std::snprintf(missing, size, "%s", library.missing.c_str());
+    return -1;
+  }
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  mlp_engines.push_back(std::make_unique<MlpEngine>(*record, std::move(library)));
+  return static_cast<int>(mlp_engines.size()) - 1;
+}
+
+}  // extern "C"

@@ -1,0 +1,175 @@
+"""Hidden layers as one operation, with emulated kernels and a strict fake of cuBLASLt."""
+
+import itertools
+
+import numpy as np
+import pytest
+from emulated_cublas import DRELU, MASK, PLAIN, RELU
+from emulated_cupy import COMPILER, another_order, launches
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin.models.hidden.check import reference
+
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
+TYPES = ["float32", "bfloat16"]
+REFUSED = [0, MASK, DRELU, RELU | DRELU]
+
+
+@pytest.fixture
+def engine(tf, fake):
+    from cowclip_merlin.models.hidden.engine import engine_for
+
+    return {name: engine_for(0, tf.as_dtype(name)) for name in TYPES}
+
+
+class Case:
+    """A random MLP whose sums are exact: see `check.difference`."""
+
+    def __init__(self, b, widths, seed=0, padding=0):
+        rng = np.random.default_rng(seed)
+        shapes = [(b, widths[0]), *itertools.pairwise(widths), (b, widths[-1])]
+        numbers = [rng.integers(-1, 2, shape).astype(np.float64) for shape in shapes]
+        self.x, *self.kernels, self.of_result = numbers
+        self.biases = [rng.choice([-1, 1], n) * 2.0 ** -(1 + i) for i, n in enumerate(widths[1:])]
+        self.padding = padding
+
+    def exact(self):
+        return reference(self.x, self.kernels, self.biases, self.of_result)
+
+    def ours(self, tf, engine, dtype, x_type="float32"):
+        from cowclip_merlin.models.hidden.fused import hidden_layers
+
+        wide = np.pad(self.x, [(0, 0), (0, self.padding)], constant_values=1.0)
+        inputs = [tf.constant(x, tf.float32) for x in (*self.kernels, *self.biases)]
+        inputs.insert(0, tf.constant(wide, x_type))
+
+        @tf.function
+        def run(x, kernels, biases, of_result):
+            with tf.GradientTape() as tape:
+                tape.watch([x, *kernels, *biases])
+                result = hidden_layers(x, kernels, biases, engine=engine[dtype], dtype=dtype)
+            return result, *tape.gradient(result, [x, *kernels, *biases], of_result)
+
+        count = len(self.kernels)
+        of_result = tf.constant(self.of_result, dtype)
+        found = run(inputs[0], inputs[1 : 1 + count], inputs[1 + count :], of_result)
+        assert found[0].dtype == dtype and found[1].dtype == x_type
+        result, dx, *rest = [tf.cast(each, tf.float64).numpy() for each in found]
+        assert not dx[:, self.x.shape[1] :].any()
+        return [result, dx[:, : self.x.shape[1]], *rest]
+
+    def assert_right(self, tf, engine, dtype, x_type="float32"):
+        bound = 2.0**-7 if dtype == "bfloat16" else 2.0**-22
+        for ours, right in zip(self.ours(tf, engine, dtype, x_type), self.exact(), strict=True):
+            assert ours.shape == right.shape
+            np.testing.assert_allclose(ours, right, rtol=bound, atol=0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    b=st.integers(1, 70),
+    widths=st.lists(st.integers(1, 40), min_size=2, max_size=4),
+    padding=st.integers(0, 9),
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(TYPES),
+    x_type=st.sampled_from(TYPES),
+    refused=st.sampled_from(REFUSED),
+)
+def test_equal_to_numpy(tf, engine, fake, b, widths, padding, seed, dtype, x_type, refused):
+    """Sums of deep layers are rounded in bfloat16, so only two layers of it are exact."""
+    if dtype == "bfloat16":
+        widths = widths[:3]
+    fake.reset(refuse=refused)
+    Case(b, widths, seed, padding).assert_right(tf, engine, dtype, x_type)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "refused, forward, backward",
+    [
+        (0, ["relu+mask", "relu+mask", "relu"], ["plain", "drelu", "plain", "drelu", "plain"]),
+        (MASK, ["relu", "relu", "relu"], ["plain"] * 5),
+        (DRELU, ["relu", "relu", "relu"], ["plain"] * 5),
+        (RELU | DRELU, ["plain", "plain", "plain"], ["plain"] * 5),
+    ],
+)
+def test_products_and_launches(tf, engine, fake, dtype, refused, forward, backward):
+    """Three layers: 3 products forward, 3 + 3 backward, and few small kernels."""
+    names = ["copy_matrices", "add_bias_relu", "relu_gradient", "join_bias"]
+    before = [launches(name) for name in names]
+    fake.reset(refuse=refused)
+    Case(24, [16, 24, 16, 8], padding=8).ours(tf, engine, dtype, x_type=dtype)
+    assert fake.products() == [*forward, *backward, "plain"]
+    fused, masked = forward[0] != "plain", "drelu" in backward
+    sums = 2 if dtype == "bfloat16" and masked else int(masked)
+    expected = [1 + min(sums, 1), 0 if fused else 3, 1 if masked else 3, 1 if masked else 3]
+    assert [launches(name) - x for name, x in zip(names, before)] == expected
+
+
+def test_in_any_order_of_threads(tf, engine, fake):
+    for refused in REFUSED:
+        fake.reset(refuse=refused)
+        with another_order(7):
+            for dtype in TYPES:
+                Case(67, [13, 20, 9], seed=refused).assert_right(tf, engine, dtype)
+
+
+def test_wide_layers_take_columns_in_turns(tf, engine):
+    Case(5, [3, 1100]).assert_right(tf, engine, "bfloat16")
+    Case(40, [3, 700]).assert_right(tf, engine, "float32")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_empty_batch(tf, engine, dtype):
+    result, dx, *rest = Case(0, [3, 8, 5]).ours(tf, engine, dtype)
+    assert result.shape == (0, 5) and dx.shape == (0, 3)
+    assert [x.shape for x in rest] == [(3, 8), (8, 5), (8,), (5,)]
+    assert not any(x.any() for x in rest)
+
+
+def test_many_layers_take_more_copies_than_a_launch_has_room_for(tf, engine):
+    Case(9, [4] * 2 + [1] * 18).assert_right(tf, engine, "float32")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_shapes_that_do_not_fit_are_named(tf, engine, dtype):
+    case = Case(2, [3, 4, 5])
+    case.kernels[1] = case.kernels[1][:3]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"layer 1 has a kernel \[3,5\]"):
+        case.ours(tf, engine, dtype)
+
+
+def test_without_any_algorithm_the_error_says_what_to_do(tf, engine, fake):
+    fake.reset(refuse=PLAIN)
+    with pytest.raises(tf.errors.InternalError, match="jit-compile"):
+        Case(2, [3, 27, 5]).ours(tf, engine, "float32")
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_near_keras_at_deepfms_shapes(tf, engine, policy):
+    """Random numbers: bfloat16 moves some activations across 0, so norms are compared."""
+    rng = np.random.default_rng(1)
+    dtype = "float32" if policy == "float32" else "bfloat16"
+    x = tf.constant(rng.normal(size=(64, 273)), tf.float32)
+    layers = [tf.keras.layers.Dense(400, "relu", dtype=policy) for _ in range(3)]
+    of_result = tf.constant(rng.normal(size=(64, 400)), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        h = x
+        for layer in layers:
+            h = layer(h)
+    weights = [layer.kernel for layer in layers] + [layer.bias for layer in layers]
+    theirs = [h, *tape.gradient(h, [x, *weights], of_result)]
+    from cowclip_merlin.models.hidden.fused import hidden_layers
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        kernels, biases = weights[:3], weights[3:]
+        kernels, biases = [[tf.convert_to_tensor(w) for w in some] for some in (kernels, biases)]
+        result = hidden_layers(x, kernels, biases, engine=engine[dtype], dtype=dtype)
+    ours = [result, *tape.gradient(result, [x, *weights], of_result)]
+    for one, other in zip(ours, theirs, strict=True):
+        one, other = tf.cast(one, tf.float64).numpy(), tf.cast(other, tf.float64).numpy()
+        distance = np.linalg.norm(one - other) / np.linalg.norm(other)
+        assert distance < (2e-6 if dtype == "float32" else 0.02), distance
