@@ -233,6 +233,12 @@ class ClickModel(SyncedLayer, mm.Block):
         towers = tf.stack(each, axis=1)
         return self.gates((flat, towers)) if hasattr(self, "gates") else towers
 
+    def mlp_logit(self, features: Features | ReadFeatures) -> Tensor:
+        """Apply the hidden layers and the output layer, [b, T]."""
+        if hasattr(self, "towers"):
+            return self.logit(self.mlp(features.padded))
+        return applied(self.hidden, features.padded, fused=self._fused, output=self.logit)
+
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
         """Compute the logits of each row, [b, T]."""
         return self._logit(inputs, training)  # Keras reads the signature of `call` itself

@@ -40,7 +40,7 @@ class DeepFM(ClickModel):
         """Compute the logits [b, T]; FM and MLP read the same embeddings."""
         several = hasattr(self, "fm")
         pairs = self.fm(features.fm_factors) if several else features.second_order
-        return self.linear(features) + pairs + self.logit(self.mlp(features.padded))
+        return self.linear(features) + pairs + self.mlp_logit(features)
 
 
 def deepfm(schema: Schema, **settings: Any) -> CTRModel:

@@ -154,7 +154,7 @@ class DIN(ClickModel):
 
     def forward(self, features: Features) -> Tensor:
         """Compute the logit [b, 1]; the MLP reads all embeddings side by side."""
-        return self.logit(self.mlp(features.padded))
+        return self.mlp_logit(features)
 
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""

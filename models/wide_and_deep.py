@@ -27,7 +27,7 @@ class WideAndDeep(ClickModel):
 
     def forward(self, features: Features) -> Tensor:
         """Compute the logits [b, T]; the last dense layer has the bias."""
-        return self.linear(features) + self.logit(self.mlp(features.padded))
+        return self.linear(features) + self.mlp_logit(features)
 
 
 def wide_and_deep(schema: Schema, **settings: Any) -> CTRModel:

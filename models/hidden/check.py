@@ -25,42 +25,65 @@ def difference(engine: Engine, dtype: DType) -> str:
         engine: what computes.
         dtype: type of the products.
     """
-    values, of_result = _numbers()
-    count, inputs = len(WIDTHS) - 1, [tf.constant(each, tf.float32) for each in values]
+    x, kernels, biases, of_result = _numbers()
+    output = np.resize([1.0, 2.0, 1.0], [WIDTHS[-1], 1])
+    of_output = np.resize([2.0, 1.0], [ROWS, 1])
+    return _difference(engine, dtype, x, kernels, biases, of_result) or _difference(
+        engine, dtype, x, kernels, biases, of_output, output
+    )
+
+
+def _difference(
+    engine: Engine,
+    dtype: DType,
+    x: Floats,
+    kernels: list[Floats],
+    biases: list[Floats],
+    of_result: Floats,
+    output: Floats | None = None,
+) -> str:
+    exact = reference(x, kernels, biases, of_result, output)
+    count, more = len(kernels), [] if output is None else [output]
+    inputs = [tf.constant(each, tf.float32) for each in (x, *kernels, *biases, *more)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        x, kernels, biases = inputs[0], inputs[1 : 1 + count], inputs[1 + count :]
-        result = hidden_layers(x, kernels, biases, engine=engine, dtype=dtype)
-    gradients = tape.gradient(result, inputs, tf.constant(of_result, dtype))
+        layers = inputs[0], inputs[1 : 1 + count], inputs[1 + count : 1 + 2 * count]
+        last = inputs[-1] if more else None
+        result = hidden_layers(*layers, engine=engine, dtype=dtype, output=last)
+    gradients = tape.gradient(result, inputs, tf.constant(of_result, result.dtype))
     found = [tf.cast(each, tf.float64).numpy() for each in (result, *gradients)]
-    exact = reference(values[0], values[1 : 1 + count], values[1 + count :], of_result)
-    names = ["result", "dx", *(f"{x} {i + 1}" for x in ("kernel", "bias") for i in range(count))]
+    names = [f"{x} {i + 1}" for x in ("kernel", "bias") for i in range(count)]
     bound = 2.0**-7 if dtype == tf.bfloat16 else 2.0**-10  # a rounding of bfloat16 or TF32, doubled
-    for name, ours, right in zip(names, found, exact):
+    for name, ours, right in zip(["result", "dx", *names, "output"], found, exact):
         if not np.all(np.abs(ours - right) <= bound * np.abs(right)):
             return f"{name} by {np.max(np.abs(ours - right)):.3g}"
     return ""
 
 
-def _numbers() -> tuple[list[Floats], Floats]:
+def _numbers() -> tuple[Floats, list[Floats], list[Floats], Floats]:
     rng = np.random.default_rng(0)
     shapes = [(ROWS, WIDTHS[0]), *itertools.pairwise(WIDTHS), (ROWS, WIDTHS[-1])]
-    *values, of_result = [rng.integers(-1, 2, shape).astype(np.float64) for shape in shapes]
+    x, *kernels, of_result = [rng.integers(-1, 2, shape).astype(np.float64) for shape in shapes]
     # The sums before the biases are multiples of 1, then of 1/2.
     biases = [rng.choice([-1, 1], n) * 2.0 ** -(i + 1) for i, n in enumerate(WIDTHS[1:])]
-    return [*values, *biases], of_result
+    return x, kernels, biases, of_result
 
 
 def reference(
-    x: Floats, kernels: Sequence[Floats], biases: Sequence[Floats], g: Floats
+    x: Floats,
+    kernels: Sequence[Floats],
+    biases: Sequence[Floats],
+    g: Floats,
+    output: Floats | None = None,
 ) -> list[Floats]:
-    """Return the result and the gradients of x, kernels and biases in float64.
+    """Return the result and the gradients of x, kernels, biases and output in float64.
 
     Args:
         x: input [b, k].
         kernels: [k, n] of each layer.
         biases: [n] of each layer.
         g: gradient of the result.
+        output: kernel [n, m] of a layer without bias and ReLU that follows; None without one.
 
     >>> reference(np.ones([1, 1]), [np.full([1, 1], 2.0)], [np.ones(1)], np.ones([1, 1]))
     [array([[3.]]), array([[2.]]), array([[1.]]), array([1.])]
@@ -68,10 +91,12 @@ def reference(
     h = [x]
     for kernel, bias in zip(kernels, biases):
         h.append(np.maximum(h[-1] @ kernel + bias, 0))
-    of_kernels, of_biases = [], []
+    of_kernels, of_biases, of_output, result = [], [], [], h[-1]
+    if output is not None:
+        result, of_output, g = h[-1] @ output, [h[-1].T @ g], g @ output.T
     for i in reversed(range(len(kernels))):
         g = np.where(h[i + 1] > 0, g, 0)
         of_kernels.insert(0, h[i].T @ g)
         of_biases.insert(0, g.sum(0))
         g = g @ kernels[i].T
-    return [h[-1], g, *of_kernels, *of_biases]
+    return [result, g, *of_kernels, *of_biases, *of_output]

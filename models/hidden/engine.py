@@ -22,7 +22,7 @@ from cowclip_merlin.types import DType, Variable
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
-FUNCTIONS = ("copy_matrices", "add_bias_relu", "relu_gradient", "join_bias")
+FUNCTIONS = ("copy_matrices", "add_bias_relu", "row_products", "relu_gradient", "join_bias")
 """The kernels, in the order of `MlpFunction` in row_ops/mlp/engine.h."""
 
 PROGRAM = COMMON_SOURCE + MLP_SOURCE

@@ -28,7 +28,13 @@ class Engine:
 
 
 def hidden_layers(
-    x: Tensor, kernels: Sequence[Tensor], biases: Sequence[Tensor], *, engine: Engine, dtype: DType
+    x: Tensor,
+    kernels: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    *,
+    engine: Engine,
+    dtype: DType,
+    output: Tensor | None = None,
 ) -> Tensor:
     """Apply dense layers with ReLU, one after the other.
 
@@ -43,10 +49,12 @@ def hidden_layers(
         engine: what computes.
         dtype: type of the products and activations, float32 or bfloat16. If TensorFlow allows TF32,
             products of float32 use it.
+        output: kernel [n, 1], float32, of a layer of one output without bias that follows; None
+            without one. It reads the activations of the last layer without a copy in float32.
 
     Returns:
-        The last layer's activations [b, n] in `dtype`, whose gradient reaches x, kernels and
-        biases.
+        The last layer's activations [b, n] in `dtype`, or with `output` its products [b, 1] in
+        float32. Their gradient reaches x, kernels, biases and `output`.
     """
     count = len(kernels)
     widths = [int(kernels[0].shape[0]), *(int(kernel.shape[1]) for kernel in kernels)]
@@ -58,13 +66,22 @@ def hidden_layers(
     @tf.custom_gradient
     def apply(x: Tensor, *weights: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         made = engine.module.cow_clip_mlp(
-            x=x, kernels=weights[:count], biases=weights[count:], T=dtype, M=count + 1, **common
+            x=x,
+            kernels=weights[:count],
+            biases=weights[count : 2 * count],
+            output=weights[2 * count :],
+            T=dtype,
+            M=count + 1,
+            **common,
         )
-        made.result.set_shape([x.shape[0], widths[-1]])
+        result = made.result if output is None else made.products[0]
+        result.set_shape([x.shape[0], widths[-1] if output is None else 1])
 
         def gradient(of_result: Tensor) -> list[Tensor]:
             found = engine.module.cow_clip_mlp_gradient(
-                gradient=of_result,
+                gradient=[of_result] if output is None else [],
+                output=weights[2 * count :],
+                of_output=[] if output is None else [of_result],
                 activations=made.activations,
                 masks=made.masks,
                 weights=made.weights,
@@ -73,12 +90,12 @@ def hidden_layers(
                 X=x.dtype,
                 **common,
             )
-            gradients = [found.dx, *found.dkernels, *found.dbiases]
+            gradients = [found.dx, *found.dkernels, *found.dbiases, *found.doutput]
             for each, like in zip(gradients, (x, *weights)):
                 each.set_shape(like.shape)
             return gradients
 
-        return made.result, gradient
+        return result, gradient
 
     with tf.device(engine.device):
-        return apply(x, *kernels, *biases)
+        return apply(x, *kernels, *biases, *([] if output is None else [output]))

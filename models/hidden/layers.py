@@ -14,28 +14,45 @@ mm = compat.merlin_models()
 _TYPES = {"float32": tf.float32, "mixed_bfloat16": tf.bfloat16}
 
 
-def applied(layers: Sequence[Layer], h: Tensor, *, fused: bool) -> Tensor:
-    """Apply hidden layers one after the other.
+def applied(
+    layers: Sequence[Layer], h: Tensor, *, fused: bool, output: Layer | None = None
+) -> Tensor:
+    """Apply hidden layers one after the other, and perhaps an output layer.
 
     Args:
         layers: Merlin's `MLPBlock` of one layer each.
         h: input, [b, k]. Columns that the first layer does not know are 0.
         fused: whether they may be one operation. They are if they are dense layers with bias and
             ReLU, in float32 or mixed bfloat16, on a GPU and without replicas.
+        output: dense layer in float32 that follows, or None.
 
     Returns:
         What the last layer gives, [b, n].
     """
+    if fused and (found := _fused(layers, h, output)) is not None:
+        return found
+    h = _by_keras(layers, h)
+    return h if output is None else output(h)
+
+
+def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor | None:
+    """Apply the layers as one operation; None if that is not possible."""
     dense = [_plain_dense(layer) for layer in layers]
-    if fused and None not in dense and (dtype := _common_type(dense, h)) is not None:
-        gpu = engines.gpu_of(dense[0].kernel)
-        engine = None if gpu is None else engines.engine_for(gpu, dtype)
-        if engine is not None:
-            # Outside of its layer, Keras reads a kernel in float32.
-            kernels = [tf.convert_to_tensor(layer.kernel) for layer in dense]
-            biases = [tf.convert_to_tensor(layer.bias) for layer in dense]
-            return hidden_layers(h, kernels, biases, engine=engine, dtype=dtype)
-    return _by_keras(layers, h)
+    if None in dense or (dtype := _common_type(dense, h)) is None:
+        return None
+    gpu = engines.gpu_of(dense[0].kernel)
+    engine = None if gpu is None else engines.engine_for(gpu, dtype)
+    if engine is None:
+        return None
+    # Outside of its layer, Keras reads a kernel in float32.
+    kernels = [tf.convert_to_tensor(layer.kernel) for layer in dense]
+    biases = [tf.convert_to_tensor(layer.bias) for layer in dense]
+    how = {"engine": engine, "dtype": dtype}
+    if output is None or not _is_one_number(output):
+        h = hidden_layers(h, kernels, biases, **how)
+        return h if output is None else output(h)
+    products = hidden_layers(h, kernels, biases, output=tf.convert_to_tensor(output.kernel), **how)
+    return products + output.bias
 
 
 def _by_keras(layers: Sequence[Layer], h: Tensor) -> Tensor:
@@ -61,6 +78,13 @@ def _plain_dense(block: Layer) -> Layer | None:
         and dense.activity_regularizer is None
     )
     return dense if plain else None
+
+
+def _is_one_number(output: Layer) -> bool:
+    """Whether an output layer is one product with a bias for each row, in float32."""
+    plain = type(output) is tf.keras.layers.Dense and output.built and output.use_bias
+    linear = output.activation is tf.keras.activations.linear
+    return plain and linear and output.units == 1 and output.dtype_policy.name == "float32"
 
 
 def _common_type(dense: Sequence[Layer], h: Tensor) -> DType | None:

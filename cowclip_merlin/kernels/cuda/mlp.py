@@ -62,32 +62,58 @@ extern "C" __global__ void add_bias_relu(void* z, const void* bias, index_t rows
     }
 }
 
+// z = h . w of each row: h [rows, stride] has as many columns, or more, as w [columns] has numbers.
+// One warp per row.
+extern "C" __global__ void row_products(const void* h, const float* w, float* z, index_t rows,
+                                        int columns, int stride, int bfloat16) {
+    const int lane = (int)threadIdx.x % 32;
+    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
+    for (index_t row = this_thread() / 32; row < rows; row += warps) {
+        float sum = 0.0f;
+#pragma unroll 4
+        for (int j = lane; j < columns; j += 32) sum += load(h, row * stride + j, bfloat16) * w[j];
+        for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, k);
+        if (lane == 0) z[row] = sum;
+    }
+}
+
 // dz = g where the activation is positive, else 0; and sums of its columns, some rows each.
 // g [rows, g_columns] may have fewer columns than dz and the activations [rows, columns]; the
 // rest of dz is 0. `partial` is [blocks * lanes, columns]. Columns are taken in fours.
+//
+// If an output w [g_columns] of one number per row follows, and `of_output` [rows] is its gradient,
+// then g is of_output[row] * w. The gradient of w is summed in `partial_of_w`.
 extern "C" __global__ void relu_gradient(const void* g, const void* activation, void* dz,
-                                         float* partial, index_t rows, int g_columns, int columns,
-                                         int lanes, int bfloat16) {
+                                         float* partial, const float* of_output, const float* w,
+                                         float* partial_of_w, index_t rows, int g_columns,
+                                         int columns, int lanes, int bfloat16) {
     const int groups = columns / 4, me = (int)threadIdx.x;
     const int lane = lanes > 1 ? me / groups : 0;
     if (lane >= lanes) return;
     const index_t chunks = (index_t)gridDim.x * lanes;
     const index_t chunk = (index_t)blockIdx.x * lanes + lane;
     for (int q = lanes > 1 ? me - lane * groups : me; q < groups; q += (int)blockDim.x) {
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f}, of_w[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (index_t row = chunk; row < rows; row += chunks) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const int column = 4 * q + j;
                 const index_t at = row * columns + column;
-                const bool on = column < g_columns && load(activation, at, bfloat16) > 0.0f;
-                const float x = on ? load(g, row * g_columns + column, bfloat16) : 0.0f;
+                const float a = load(activation, at, bfloat16);
+                const bool on = column < g_columns && a > 0.0f;
+                float x = 0.0f;
+                if (on && of_output) x = of_output[row] * w[column];
+                else if (on) x = load(g, row * g_columns + column, bfloat16);
                 store(dz, at, bfloat16, x);
                 sum[j] += x;
+                if (of_output) of_w[j] += of_output[row] * a;
             }
         }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) partial[chunk * columns + 4 * q + j] = sum[j];
+        for (int j = 0; j < 4; ++j) {
+            partial[chunk * columns + 4 * q + j] = sum[j];
+            if (of_output) partial_of_w[chunk * columns + 4 * q + j] = of_w[j];
+        }
         if (lanes > 1) break;
     }
 }

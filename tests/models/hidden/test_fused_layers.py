@@ -26,16 +26,19 @@ def engine(tf, fake):
 class Case:
     """A random MLP whose sums are exact: see `check.difference`."""
 
-    def __init__(self, b, widths, seed=0, padding=0):
+    def __init__(self, b, widths, seed=0, padding=0, output=False):
         rng = np.random.default_rng(seed)
         shapes = [(b, widths[0]), *itertools.pairwise(widths), (b, widths[-1])]
         numbers = [rng.integers(-1, 2, shape).astype(np.float64) for shape in shapes]
         self.x, *self.kernels, self.of_result = numbers
         self.biases = [rng.choice([-1, 1], n) * 2.0 ** -(1 + i) for i, n in enumerate(widths[1:])]
-        self.padding = padding
+        self.padding, self.output = padding, None
+        if output:  # nothing negative, or rounded activations would cancel each other
+            self.output = rng.integers(0, 3, (widths[-1], 1)).astype(np.float64)
+            self.of_result = rng.integers(0, 3, (b, 1)).astype(np.float64)
 
     def exact(self):
-        return reference(self.x, self.kernels, self.biases, self.of_result)
+        return reference(self.x, self.kernels, self.biases, self.of_result, self.output)
 
     def ours(self, tf, engine, dtype, x_type="float32"):
         from cowclip_merlin.models.hidden.fused import hidden_layers
@@ -43,18 +46,21 @@ class Case:
         wide = np.pad(self.x, [(0, 0), (0, self.padding)], constant_values=1.0)
         inputs = [tf.constant(x, tf.float32) for x in (*self.kernels, *self.biases)]
         inputs.insert(0, tf.constant(wide, x_type))
+        output = [] if self.output is None else [tf.constant(self.output, tf.float32)]
+        how = {"engine": engine[dtype], "dtype": dtype, "output": None}
 
         @tf.function
-        def run(x, kernels, biases, of_result):
+        def run(x, kernels, biases, output, of_result):
+            every = [x, *kernels, *biases, *output]
             with tf.GradientTape() as tape:
-                tape.watch([x, *kernels, *biases])
-                result = hidden_layers(x, kernels, biases, engine=engine[dtype], dtype=dtype)
-            return result, *tape.gradient(result, [x, *kernels, *biases], of_result)
+                tape.watch(every)
+                result = hidden_layers(x, kernels, biases, **how | dict(zip(["output"], output)))
+            return result, *tape.gradient(result, every, of_result)
 
         count = len(self.kernels)
-        of_result = tf.constant(self.of_result, dtype)
-        found = run(inputs[0], inputs[1 : 1 + count], inputs[1 + count :], of_result)
-        assert found[0].dtype == dtype and found[1].dtype == x_type
+        of_result = tf.constant(self.of_result, "float32" if output else dtype)
+        found = run(inputs[0], inputs[1 : 1 + count], inputs[1 + count :], output, of_result)
+        assert found[0].dtype == of_result.dtype and found[1].dtype == x_type
         result, dx, *rest = [tf.cast(each, tf.float64).numpy() for each in found]
         assert not dx[:, self.x.shape[1] :].any()
         return [result, dx[:, : self.x.shape[1]], *rest]
@@ -75,13 +81,14 @@ class Case:
     dtype=st.sampled_from(TYPES),
     x_type=st.sampled_from(TYPES),
     refused=st.sampled_from(REFUSED),
+    output=st.booleans(),
 )
-def test_equal_to_numpy(tf, engine, fake, b, widths, padding, seed, dtype, x_type, refused):
+def test_equal_to_numpy(tf, engine, fake, b, widths, padding, seed, dtype, x_type, refused, output):
     """Sums of deep layers are rounded in bfloat16, so only two layers of it are exact."""
     if dtype == "bfloat16":
         widths = widths[:3]
     fake.reset(refuse=refused)
-    Case(b, widths, seed, padding).assert_right(tf, engine, dtype, x_type)
+    Case(b, widths, seed, padding, output).assert_right(tf, engine, dtype, x_type)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -112,7 +119,7 @@ def test_in_any_order_of_threads(tf, engine, fake):
         fake.reset(refuse=refused)
         with another_order(7):
             for dtype in TYPES:
-                Case(67, [13, 20, 9], seed=refused).assert_right(tf, engine, dtype)
+                Case(67, [13, 20, 9], refused, output=True).assert_right(tf, engine, dtype)
 
 
 def test_wide_layers_take_columns_in_turns(tf, engine):
@@ -130,6 +137,29 @@ def test_an_empty_batch(tf, engine, dtype):
 
 def test_many_layers_take_more_copies_than_a_launch_has_room_for(tf, engine):
     Case(9, [4] * 2 + [1] * 18).assert_right(tf, engine, "float32")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_output_on_an_empty_batch(tf, engine, dtype):
+    result, _, *rest = Case(0, [3, 8, 5], output=True).ours(tf, engine, dtype)
+    assert result.shape == (0, 1) and rest[-1].shape == (5, 1) and not rest[-1].any()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_output_adds_one_launch_forward_and_one_backward(tf, engine, dtype):
+    """They need no activations in float32, and no gradient of these."""
+    names = ["copy_matrices", "row_products", "relu_gradient", "join_bias"]
+    before = [launches(name) for name in names]
+    Case(24, [16, 24, 16, 8], output=True).ours(tf, engine, dtype, x_type=dtype)
+    assert [launches(name) - x for name, x in zip(names, before)] == [2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_output_of_another_length_is_named(tf, engine, dtype):
+    case = Case(2, [3, 5], output=True)
+    case.output = case.output[:4]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"output .*\[4,1\], not \[5, 1\]"):
+        case.ours(tf, engine, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -12,7 +12,7 @@ extern "C" {
 struct CowClipMlp {
   std::int32_t host, blocks;
   const char* library;
-  void* functions[4];
+  void* functions[5];
 };
 
 // Equal to `Matrix` and `Matrices` in kernels/cuda/mlp.py.
@@ -33,7 +33,13 @@ struct CopyMatrices {
 namespace {
 
 // The order of FUNCTIONS in models/hidden/engine.py.
-enum MlpFunction { kCopyMatrices, kAddBiasRelu, kReluGradient, kJoinBias };
+enum MlpFunction { kCopyMatrices, kAddBiasRelu, kRowProducts, kReluGradient, kJoinBias };
+
+// The gradient of an output of one number per row: w [columns], its gradient, and that of w.
+struct MlpOutput {
+  const float *gradient = nullptr, *w = nullptr;
+  float* of_w = nullptr;
+};
 
 class MlpEngine {
  public:
@@ -67,19 +73,29 @@ class MlpEngine {
     const Long lanes = Lanes(columns), chunks = (rows + 8 * lanes - 1) / (8 * lanes);
     return lanes * std::max<Long>(1, std::min<Long>(record_.blocks, chunks));
   }
-  // `partial` has room for `Parts` rows of `columns`.
+  // `partial` has room for `Parts` rows of `columns`, with an output for twice as many.
   void ReluGradient(Queue& queue, const void* g, Long g_columns, const void* activation, void* dz,
-                    float* partial, float* bias, Long rows, Long columns, bool bfloat16) const {
+                    float* partial, float* bias, Long rows, Long columns, bool bfloat16,
+                    const MlpOutput& output = {}) const {
     const Long lanes = Lanes(columns), parts = Parts(rows, columns);
-    queue.Launch(record_.functions[kReluGradient], parts / lanes, g, activation, dz, partial, rows,
-                 static_cast<int>(g_columns), static_cast<int>(columns), static_cast<int>(lanes),
-                 static_cast<int>(bfloat16));
-    queue.Launch(record_.functions[kJoinBias], (columns + 7) / 8,
-                 static_cast<const float*>(partial), bias, static_cast<int>(parts),
-                 static_cast<int>(columns));
+    float* partial_of_w = partial + parts * columns;
+    queue.Launch(record_.functions[kReluGradient], parts / lanes, g, activation, dz, partial,
+                 output.gradient, output.w, partial_of_w, rows, static_cast<int>(g_columns),
+                 static_cast<int>(columns), static_cast<int>(lanes), static_cast<int>(bfloat16));
+    Join(queue, partial, bias, parts, columns);
+    if (output.gradient) Join(queue, partial_of_w, output.of_w, parts, columns);
+  }
+  void RowProducts(Queue& queue, const void* h, const float* w, float* z, Long rows, Long columns,
+                   Long stride, bool bfloat16) const {
+    queue.Launch(record_.functions[kRowProducts], Blocks(32 * rows), h, w, z, rows,
+                 static_cast<int>(columns), static_cast<int>(stride), static_cast<int>(bfloat16));
   }
 
  private:
+  void Join(Queue& queue, const float* partial, float* sums, Long parts, Long columns) const {
+    queue.Launch(record_.functions[kJoinBias], (columns + 7) / 8, partial, sums,
+                 static_cast<int>(parts), static_cast<int>(columns));
+  }
   int Blocks(Long size) const {
     const Long needed = (size + kBlock - 1) / kBlock;
     return static_cast<int>(std::max<Long>(1, std::min<Long>(record_.blocks, needed)));

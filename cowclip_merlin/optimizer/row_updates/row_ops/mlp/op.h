@@ -105,6 +105,14 @@ class MlpOp : public OpKernel {
     return tensorflow::OkStatus();
   }
 
+  // An output is a kernel [width, 1].
+  static tensorflow::Status CheckOutput(const Tensor& output, Long width) {
+    if (output.shape() == TensorShape({width, 1})) return tensorflow::OkStatus();
+    return tensorflow::errors::InvalidArgument("the output of the hidden layers has a kernel ",
+                                               output.shape().DebugString(), ", not [", width,
+                                               ", 1]");
+  }
+
   CopyMatrix CopyOf(const void* from, bool from_bfloat16, Long from_rows, Long from_columns,
                     Long stride, void* to, bool to_bfloat16, Long rows, Long columns) const {
     return {from, to, from_rows, from_columns, stride, rows, columns, from_bfloat16, to_bfloat16,

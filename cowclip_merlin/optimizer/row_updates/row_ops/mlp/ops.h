@@ -47,7 +47,8 @@ class MlpForwardOp : public MlpOp {
     engine_->Copy(queue, copies);
     if (b > 0) TF_RETURN_IF_ERROR(Multiply(context, queue, h, padded, at, offsets));
     else TF_RETURN_IF_ERROR(NoMasks(context));
-    return SetOutputs(context, queue, h, kernels[layers - 1].dim_size(1));
+    TF_RETURN_IF_ERROR(SetOutputs(context, queue, h, kernels[layers - 1].dim_size(1)));
+    return SetProducts(context, queue, h.back(), kernels[layers - 1].dim_size(1));
   }
 
   tensorflow::Status Check(const Tensor& x, const tensorflow::OpInputList& kernels,
@@ -117,6 +118,24 @@ class MlpForwardOp : public MlpOp {
     });
   }
 
+  // The products of the last activations with an output, if there is one.
+  tensorflow::Status SetProducts(OpKernelContext* context, Queue& queue, const Tensor& h,
+                                 Long width) const {
+    tensorflow::OpInputList output;
+    TF_RETURN_IF_ERROR(context->input_list("output", &output));
+    if (output.size() == 0) return tensorflow::OkStatus();
+    TF_RETURN_IF_ERROR(CheckOutput(output[0], width));
+    const Long b = h.dim_size(0);
+    Tensor* products;
+    TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(3 + 2 * layers_),
+                                                TensorShape({b, 1}), &products));
+    if (b > 0)
+      engine_->RowProducts(queue, h.data(), static_cast<const float*>(output[0].data()),
+                           static_cast<float*>(products->data()), b, width, h.dim_size(1),
+                           bfloat16());
+    return tensorflow::OkStatus();
+  }
+
   tensorflow::Status SetOutputs(OpKernelContext* context, Queue& queue,
                                 const std::vector<Tensor>& h, Long width) const {
     const Tensor& last = h.back();
@@ -146,18 +165,22 @@ class MlpGradientOp : public MlpOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue) override {
-    const Tensor *gradient, *weights;
-    tensorflow::OpInputList h, masks;
-    TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
+    const Tensor* weights;
+    tensorflow::OpInputList h, masks, given, output, of_output;
+    TF_RETURN_IF_ERROR(context->input_list("gradient", &given));
+    TF_RETURN_IF_ERROR(context->input_list("output", &output));
+    TF_RETURN_IF_ERROR(context->input_list("of_output", &of_output));
     TF_RETURN_IF_ERROR(context->input("weights", &weights));
     TF_RETURN_IF_ERROR(context->input_list("activations", &h));
     TF_RETURN_IF_ERROR(context->input_list("masks", &masks));
-    const Long b = gradient->dim_size(0);
+    const Long b = h[0].dim_size(0), width = output.size() > 0 ? 1 : widths_.back();
     const auto layers = static_cast<int>(layers_);
-    if (gradient->dims() != 2 || gradient->dim_size(1) != widths_.back() || h[0].dim_size(0) != b)
-      return tensorflow::errors::InvalidArgument(
-          "the gradient of the hidden layers is ", gradient->shape().DebugString(), ", not [",
-          h[0].dim_size(0), ", ", widths_.back(), "]");
+    const Tensor& gradient = output.size() > 0 ? of_output[0] : given[0];
+    if (gradient.shape() != TensorShape({b, width}))
+      return tensorflow::errors::InvalidArgument("the gradient of the hidden layers is ",
+                                                 gradient.shape().DebugString(), ", not [", b,
+                                                 ", ", width, "]");
+    if (output.size() > 0) TF_RETURN_IF_ERROR(CheckOutput(output[0], widths_.back()));
     std::vector<Long> padded;
     for (const Tensor& each : h) padded.push_back(each.dim_size(1));
     const std::vector<Long> offsets = Offsets(padded);
@@ -173,18 +196,26 @@ class MlpGradientOp : public MlpOp {
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, width, &biases[i]));
       TF_RETURN_IF_ERROR(context->allocate_temp(type_, width, &sums[i]));
     }
+    Tensor of_w;
+    if (output.size() > 0) {
+      TF_RETURN_IF_ERROR(
+          context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({padded[layers], 1}), &of_w));
+      if (b == 0) queue.Zero(of_w.data(), padded[layers]);
+      context->set_output(static_cast<int>(1 + 2 * layers_), of_w.Slice(0, widths_.back()));
+    }
     if (b == 0) return SetOutputs(context, queue, dz[0], kernels, sums, biases, padded, {}, as_is);
 
     Long numbers = 1;
-    for (Long width : padded) numbers = std::max(numbers, engine_->Parts(b, width) * width);
+    for (Long width : padded) numbers = std::max(numbers, 2 * engine_->Parts(b, width) * width);
     Tensor partial;
     TF_RETURN_IF_ERROR(
         context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({numbers}), &partial));
-    const auto relu = [&](int layer, const void* g, Long g_columns) {  // dz of this layer
+    const auto relu = [&](int layer, const void* g, Long g_columns,
+                          const MlpOutput& by = {}) {  // dz of this layer
       engine_->ReluGradient(queue, g, g_columns, h[layer].data(), dz[layer].data(),
                             static_cast<float*>(partial.data()),
                             static_cast<float*>(biases[layer - 1].data()), b, padded[layer],
-                            bfloat16());
+                            bfloat16(), by);
     };
     std::vector<Call> calls;
     std::vector<bool> fused(layers, false);  // whether a product sums the gradient of the bias
@@ -202,7 +233,11 @@ class MlpGradientOp : public MlpOp {
       if (i == 0 || !fused[i - 1]) back.product.epilogue = cublas::kEpilogueDefault;
       calls.push_back(back);
     }
-    relu(layers, gradient->data(), widths_.back());
+    MlpOutput by;
+    if (output.size() > 0)
+      by = {static_cast<const float*>(gradient.data()),
+            static_cast<const float*>(output[0].data()), static_cast<float*>(of_w.data())};
+    relu(layers, gradient.data(), widths_.back(), by);
     TF_RETURN_IF_ERROR(RunAll(context, queue, calls, [&](std::size_t done) {
       const int layer = layers - 1 - static_cast<int>(done) / 2;  // the products come in pairs
       if (done % 2 == 1 && layer > 0 && !fused[layer - 1])
@@ -262,13 +297,16 @@ REGISTER_OP("CowClipMlp")
     .Attr("M: int >= 2")
     .Attr("engine: int")
     .Attr("tf32: bool")
+    .Attr("P: int >= 0")
     .Input("x: X")
     .Input("kernels: N * float")
     .Input("biases: N * float")
+    .Input("output: P * float")
     .Output("result: T")
     .Output("activations: M * T")
     .Output("masks: N * uint8")
     .Output("weights: uint8")
+    .Output("products: P * float")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape);
 
 REGISTER_OP("CowClipMlpGradient")
@@ -280,13 +318,18 @@ REGISTER_OP("CowClipMlpGradient")
     .Attr("tf32: bool")
     .Attr("columns: int")
     .Attr("widths: list(int)")
-    .Input("gradient: T")
+    .Attr("G: int >= 0")
+    .Attr("P: int >= 0")
     .Input("activations: M * T")
     .Input("masks: N * uint8")
     .Input("weights: uint8")
+    .Input("gradient: G * T")
+    .Input("output: P * float")
+    .Input("of_output: P * float")
     .Output("dx: X")
     .Output("dkernels: N * float")
     .Output("dbiases: N * float")
+    .Output("doutput: P * float")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape);
 
 REGISTER_KERNEL_BUILDER(Name("CowClipMlp").Device(tensorflow::DEVICE_GPU), MlpForwardOp);
