@@ -13,7 +13,13 @@ from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.diagnostics.row_norms import RowNorms
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Data, load_split_to_device, open_train_columns, steps_per_epoch
+from cowclip_merlin.loading import (
+    Data,
+    load_split_to_device,
+    open_train_columns,
+    steps_per_epoch,
+    usual_generator,
+)
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run import check_sizes, set_up_tensorflow
@@ -78,6 +84,7 @@ def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: i
     rows = load_split_to_device(
         open_train_columns(prepared, memory=None), batch_size=settings.batch_size
     )
+    rows.generator = usual_generator(rows)
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
     train_step = make_train_step(model, optimizer, rows, loss_sum)
     with closing(_batches(rows, settings)) as batches:

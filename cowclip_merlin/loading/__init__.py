@@ -13,6 +13,8 @@ from cowclip_merlin.loading.placement import (
     load_split_to_device,
     load_to_device,
     megabytes_to_bytes,
+    open_train_and_test,
+    open_train_and_validation,
     open_train_columns,
     usual_generator,
 )
@@ -33,6 +35,8 @@ __all__ = [
     "load_to_device",
     "megabytes_to_bytes",
     "open_columns",
+    "open_train_and_test",
+    "open_train_and_validation",
     "open_train_columns",
     "read_columns",
     "steps_per_epoch",

@@ -116,7 +116,11 @@ class ColumnArrays:
         return replace(self, ids=ids, lengths=lengths)
 
     def take(self, which: Array) -> ColumnArrays:
-        """Return some rows: those of a mask [n], or by their numbers."""
+        """Return some rows: those of a mask [n], or by their numbers, in NumPy arrays."""
+        if self.on_gpu:
+            import cupy
+
+            which = cupy.asarray(which)
         if self.layout is None:
             return replace(self, **{name: array[which] for name, array in self.arrays.items()})
         rows = {name: array[which] for name, array in self.arrays.items() if name != "ids"}

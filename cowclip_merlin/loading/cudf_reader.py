@@ -41,9 +41,19 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> ColumnArrays:
     import cupy
 
     columns = concatenate(data, split, _read_chunks(data, split), cupy)
-    # TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
-    cupy.cuda.get_current_stream().synchronize()
+    finish()
     return columns
+
+
+def finish() -> None:
+    """Wait for CuPy, and give memory that it no longer uses back to the GPU.
+
+    TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
+    """
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def _read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:

@@ -65,10 +65,10 @@ def validation_mask(rows: int, fraction: float, how: str = "random") -> npt.NDAr
 def train_validation_split(
     columns: ColumnArrays, fraction: float, how: str = "random"
 ) -> tuple[ColumnArrays, ColumnArrays]:
-    """Split the train rows into rows to train and to validate on, both copied into host memory.
+    """Split the train rows into rows to train and to validate on, both copied.
 
     Args:
-        columns: the train split, in host memory or mapped from files.
+        columns: the train split, in host memory, mapped from files or on a GPU.
         fraction: share of its rows to validate on, in (0, 1).
         how: as for `validation_mask`.
 
@@ -87,6 +87,6 @@ def train_validation_split(
     if validation.label.ndim == 1 and len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
-            f"{validation.label[0]:g}, but AUC needs both labels; use a larger fraction"
+            f"{float(validation.label[0]):g}, but AUC needs both labels; use a larger fraction"
         )
     return kept, validation

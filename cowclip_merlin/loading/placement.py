@@ -12,6 +12,7 @@ from cowclip_merlin.loading import cudf_reader
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
+from cowclip_merlin.loading.holdout import train_validation_split
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data
 from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_bytes
 from cowclip_merlin.targets import only_clicks
@@ -88,14 +89,51 @@ def open_train_columns(data: PreparedData, *, memory: int | None = None) -> Colu
         data: the prepared folder.
         memory: bytes; None: the free memory of the GPU.
     """
-    lists = data.log_format.multi or data.log_format.vectors
-    if cudf_reader.is_available() and not lists and only_clicks(data.targets):
-        room = free_memory() if memory is None else memory
-        row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
-        need = row * (data.rows["train"] + data.rows["test"])
-        if room is not None and need <= room:
-            return cudf_reader.read_columns_on_gpu(data, "train")
+    if _fits_on_gpu(data, sum(data.rows.values()), memory):
+        return cudf_reader.read_columns_on_gpu(data, "train")
     return open_columns(data, "train")
+
+
+def open_train_and_test(
+    data: PreparedData, *, memory: int | None = None
+) -> tuple[ColumnArrays, ColumnArrays]:
+    """Read both splits as `open_train_columns` reads one."""
+    on_gpu = _fits_on_gpu(data, sum(data.rows.values()), memory)
+    read = cudf_reader.read_columns_on_gpu if on_gpu else open_columns
+    return read(data, "train"), read(data, "test")
+
+
+def open_train_and_validation(
+    data: PreparedData, fraction: float, how: str = "random", *, memory: int | None = None
+) -> tuple[ColumnArrays, ColumnArrays]:
+    """Read the train split and hold out rows of it, on the GPU if it holds the split twice.
+
+    Args:
+        data: the prepared folder.
+        fraction: as for `train_validation_split`.
+        how: likewise.
+        memory: bytes; None: the free memory of the GPU.
+
+    Raises:
+        InputError: as `train_validation_split`.
+    """
+    if not _fits_on_gpu(data, 2 * data.rows["train"], memory):
+        return train_validation_split(open_columns(data, "train"), fraction, how)
+    columns = cudf_reader.read_columns_on_gpu(data, "train")
+    parts = train_validation_split(columns, fraction, how)
+    del columns
+    cudf_reader.finish()
+    return parts
+
+
+def _fits_on_gpu(data: PreparedData, rows: int, memory: int | None) -> bool:
+    """Whether cuDF can read so many rows into the memory of a GPU."""
+    lists = data.log_format.multi or data.log_format.vectors
+    if not cudf_reader.is_available() or lists or not only_clicks(data.targets):
+        return False
+    room = free_memory() if memory is None else memory
+    row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
+    return room is not None and row * rows <= room
 
 
 def load_to_device(
@@ -118,8 +156,9 @@ def load_to_device(
     Raises:
         InputError: if three batches do not fit.
     """
-    if memory is None and (memory := free_memory()) is not None and train.on_gpu:
-        memory += _resident_bytes(train)  # is on the GPU already, so no longer free
+    if memory is None and (memory := free_memory()) is not None:
+        # What is on the GPU already is no longer free.
+        memory += sum(_resident_bytes(split) for split in (train, test) if split.on_gpu)
     if memory is None:
         return LoadedData(DeviceData(train), DeviceData(test))
     left = memory - _resident_bytes(train)

@@ -16,12 +16,12 @@ from cowclip_merlin.loading import (
     ColumnArrays,
     class_weights_of,
     megabytes_to_bytes,
-    open_columns,
-    open_train_columns,
+    open_train_and_test,
+    open_train_and_validation,
     steps_per_epoch,
-    train_validation_split,
     validation_rows,
 )
+from cowclip_merlin.loading.columns import on_host
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.targets import (
@@ -116,7 +116,7 @@ def run_training(
         remedy = "prepare with a larger `test_fraction`, or another `split`"
         if split == "validation":
             remedy = "use a larger `validation_fraction`, or another `validation_split`"
-        rows = (columns[split].label, columns[split].weight)
+        rows = (on_host(columns[split].label), on_host(columns[split].weight))
         check_targets_scored(prepared.path, split, prepared.targets, *rows, remedy=remedy)
         check_targets_trained(prepared, columns["train"])
         columns["train"] = _weighted_by_class(columns["train"], settings, prepared.targets)
@@ -147,16 +147,11 @@ def _open_splits(
 ) -> dict[str, ColumnArrays]:
     """Open the rows to train on and the rows to score, by the name of their split."""
     if settings.scored_split == "test":
-        return {
-            "train": open_train_columns(prepared, memory=memory),
-            "test": open_columns(prepared, "test"),
-        }
-    train, validation = train_validation_split(
-        open_columns(prepared, "train"),
-        settings.validation_fraction,
-        settings.validation_split,
-    )
-    return {"train": train, "validation": validation}
+        train, scored = open_train_and_test(prepared, memory=memory)
+    else:
+        how = (settings.validation_fraction, settings.validation_split)
+        train, scored = open_train_and_validation(prepared, *how, memory=memory)
+    return {"train": train, settings.scored_split: scored}
 
 
 def _weighted_by_class(

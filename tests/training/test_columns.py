@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,18 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import DeviceData, cache, cudf_reader, open_columns, read_columns
+from cowclip_merlin.loading import (
+    DeviceData,
+    cache,
+    cudf_reader,
+    open_columns,
+    placement,
+    read_columns,
+    train_validation_split,
+)
+from cowclip_merlin.loading.columns import on_host
 from cowclip_merlin.system.folders import try_lock
+from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PreparedData
 
 NAMES = ("ids", "continuous", "label")
@@ -188,30 +199,117 @@ def test_wrong_values_are_named(folder, column, change, message):
     assert not list(folder.path.glob(".cache-train.*"))
 
 
-def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
-    """With stand-ins for cuDF and CuPy: what is asked of them exists in pandas and NumPy, too."""
+class CudfFrame:
+    """A frame of cuDF: what is asked of it exists in pandas and NumPy, too."""
 
-    class Frame:
-        def __init__(self, file, columns):
-            self.frame = pq.read_table(file, columns=columns).to_pandas()
+    def __init__(self, file, columns):
+        self.frame = pq.read_table(file, columns=columns).to_pandas()
 
-        def __len__(self):
-            return len(self.frame)
+    def __len__(self):
+        return len(self.frame)
 
-        def __getitem__(self, name):
-            column = self.frame[name]
-            return SimpleNamespace(values=column.values, null_count=int(column.isna().sum()))
+    def __getitem__(self, name):
+        column = self.frame[name]
+        return SimpleNamespace(values=column.values, null_count=int(column.isna().sum()))
 
-    monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(read_parquet=Frame))
-    waits = []
-    stream = SimpleNamespace(synchronize=lambda: waits.append("TensorFlow may read"))
-    cuda = SimpleNamespace(get_current_stream=lambda: stream)
-    cupy = SimpleNamespace(empty=np.empty, cuda=cuda)
+
+class CupyArray:
+    """An array of CuPy: it is no NumPy array, takes none as an index, and converts on request."""
+
+    def __init__(self, inner):
+        self.inner, self.shape, self.ndim = inner, inner.shape, inner.ndim
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, key):
+        assert isinstance(key, (int, CupyArray))
+        return CupyArray(self.inner[key.inner if isinstance(key, CupyArray) else key])
+
+    def __float__(self):
+        return float(self.inner)
+
+    def __array__(self, *args, **kw):
+        raise TypeError("implicit conversion to a NumPy array")
+
+    def __array_function__(self, function, types, args, kw):
+        return CupyArray(function(*(x.inner for x in args), **kw))
+
+    def any(self):
+        return CupyArray(self.inner.any())
+
+    def __bool__(self):
+        return bool(self.inner)
+
+    def get(self):
+        return self.inner
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Stand-ins for cuDF and CuPy; what the latter is told."""
+    told = []
+    stream = SimpleNamespace(synchronize=lambda: told.append("TensorFlow may read"))
+    pool = SimpleNamespace(free_all_blocks=lambda: told.append("TensorFlow may allocate"))
+    cupy = SimpleNamespace(
+        empty=np.empty,
+        asarray=CupyArray,
+        cuda=SimpleNamespace(get_current_stream=lambda: stream),
+        get_default_memory_pool=lambda: pool,
+    )
+    monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(read_parquet=CudfFrame))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return told
+
+
+def test_reading_by_cudf_gives_the_same_columns(folder, waits):
     read, expected = cudf_reader.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
-    assert waits == ["TensorFlow may read"]
+    assert waits == ["TensorFlow may read", "TensorFlow may allocate"]
     for name in NAMES:
         np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
     damaged(folder, "I1", with_value("I1", np.inf))
     with pytest.raises(InputError, match="column 'I1' contains inf"):
         cudf_reader.read_columns_on_gpu(folder, "train")
+
+
+@pytest.mark.parametrize("how", ["random", "last"])
+def test_a_gpu_holds_out_the_rows_of_a_cpu(waits, folder, how):
+    columns = read_columns(folder, "train")
+    arrays = {name: CupyArray(array) for name, array in columns.arrays.items()}
+    expected = train_validation_split(columns, 0.2, how)
+    for part, other in zip(train_validation_split(replace(columns, **arrays), 0.2, how), expected):
+        assert part.on_gpu
+        for name in NAMES:
+            np.testing.assert_array_equal(on_host(getattr(part, name)), getattr(other, name))
+    arrays["label"] = CupyArray(np.ones_like(columns.label))
+    with pytest.raises(InputError, match="rows have the label 1, but AUC"):
+        train_validation_split(replace(columns, **arrays), 0.2, how)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.2])
+def test_cudf_reads_all_rows_of_a_run(waits, folder, tmp_path, monkeypatch, fraction):
+    settings = RunSettings(model="deepfm", mlp=(8,), epochs=1, batch_size=512)
+    settings = replace(settings, validation_fraction=fraction)
+    expected = train(folder.path, settings, out=tmp_path / "cpu", device="cpu")
+    monkeypatch.setattr(cudf_reader, "is_available", lambda: True)
+    monkeypatch.setattr(placement, "open_columns", None)
+    given = {"device": "cpu", "data_memory": 100}
+    (row,) = train(folder.path, settings, out=tmp_path / "gpu", **given)
+    split = settings.scored_split
+    for name in ("train_loss", f"{split}_auc", f"{split}_log_loss"):
+        assert row[name] == expected[0][name]
+    assert len(waits) == 4
+
+
+def test_cudf_reads_what_fits(waits, folder, monkeypatch):
+    """The train split twice, to hold out rows of it; else both splits once."""
+    monkeypatch.setattr(cudf_reader, "is_available", lambda: True)
+    rows, row = folder.rows, 168
+    for most, read, more in (
+        (2 * rows["train"], placement.open_train_and_validation, (0.2,)),
+        (rows["train"] + rows["test"], placement.open_train_and_test, ()),
+    ):
+        for memory in (row * most - 1, row * most):
+            waits.clear()
+            read(folder, *more, memory=memory)
+            assert bool(waits) == (memory == row * most)
