@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Run everything that needs a GPU: the tests for GPUs, the speed of the kernels and of the training
-# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel, a whole
-# epoch with its AUC, the speed of the loaders, the cost by vocabulary, sharded tables with one worker, and the
-# baseline compared with CowClip.
+# Run everything that needs a GPU, the most valuable first: the launched kernels against the CPU,
+# the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, the step's profile by kernel,
+# and peers. Then all tests, other models and batches, loaders, vocabularies, workers, the baseline.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
@@ -46,10 +45,12 @@ log=$stem-check.log
 hugectr_peers="bare-mlp,cowclip lazy,keras-adam,hugectr,hugectr-global,hugectr-wide-and-deep,hugectr-dcn"
 failed=0
 
-run() {
+run() { # MINUTES COMMAND...: a command that takes longer is ended, and counts as failed
+    local minutes=$1
+    shift
     printf '+ %s\n' "$*"
     if [ -n "$dry" ]; then return; fi
-    if ! "$@" 2>&1; then
+    if ! timeout "${minutes}m" "$@" 2>&1; then
         echo "FAILED: $*"
         failed=1
     fi
@@ -57,36 +58,37 @@ run() {
 
 check() {
     echo "GPU: $gpu"
-    run "$python" -m pytest --hypothesis-profile=full tests/kernels -rs
-    run "$python" -m pytest --hypothesis-profile=full tests/optimizer tests/models -rs
-    run "$python" tests/smoke.py
-    for d in 1 10 16 64; do
-        run "$python" benchmarks/rows.py kernels --backend cupy --d "$d" \
-            --batches 1024 8192 65536 131072 --copy-mb 1024 --json "$stem-kernels-d$d.json"
-    done
-    run "$python" benchmarks/rows.py kernels --backend numba --json "$stem-kernels-cpu.json"
-    bench=("$python" -m cowclip_merlin bench --device gpu --batch-sizes 1024,8192,65536,131072)
-    run "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --clip cowclip --backend auto,tensorflow \
-        --json "$stem-step-models.json"
-    for precision in float32 bfloat16; do # separate runs, because one run keeps all its configurations in memory
-        run "${bench[@]}" --vocabulary 33800000 --clip cowclip --precision "$precision" \
-            --json "$stem-step-33m-ids-$precision.json"
-    done
-    run "${bench[@]}" --clip cowclip --update exact --precision float32,bfloat16 --jit-compile \
-        --json "$stem-step-jit.json"
-    run "$python" benchmarks/step.py profile --device gpu --batch-sizes 1024,131072 \
-        --json "$stem-step-profile.json"
-    run "$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000 \
-        --batch-sizes 131072,1024 --updates exact --precision bfloat16 --jit-compile --seconds 150 \
-        --json "$stem-epoch.json"
-    run "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"
-    run "$python" benchmarks/step.py loading --device gpu --json "$stem-loading.json"
-    run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
+    # "--backend cupy", never "auto": it must fail rather than time another backend.
+    bench=("$python" -m cowclip_merlin bench --device gpu --clip cowclip)
+    deepfm=("${bench[@]}" --backend cupy --update exact --batch-sizes 131072,1024)
+    tests=("$python" -m pytest -rs -m gpu)
+    epoch=("$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000)
+    run 3 "${tests[@]}" tests/optimizer/test_gpu_read.py tests/optimizer/test_gpu_dense.py
+    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --json "$stem-step-33m-ids.json"
+    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
+        --json "$stem-step-33m-ids-jit.json"
+    run 3 "${deepfm[@]}" --precision float32,bfloat16 --json "$stem-step.json"
+    run 6 "${epoch[@]}" --batch-sizes 131072,1024 --updates exact --precision bfloat16 \
+        --seconds 120 --json "$stem-epoch.json"
+    run 4 "$python" benchmarks/step.py profile --device gpu --precision bfloat16 \
+        --batch-sizes 131072,1024 --json "$stem-step-profile.json"
+    run 6 "$python" benchmarks/peers.py --device gpu --batches 1024,131072 --rows 2000000 \
+        --rounds 2 --contestants "bare-mlp,cowclip exact,cowclip lazy,keras-adam" \
+        --json "$stem-peers.json"
+    run 30 "$python" -m pytest --hypothesis-profile=full tests/kernels tests/optimizer tests/models -rs
+    run 10 "$python" tests/smoke.py
+    run 10 "${epoch[@]}" --batch-sizes 131072,1024 --updates lazy,dense --precision bfloat16 \
+        --seconds 120 --json "$stem-epoch-lazy-dense.json"
+    run 20 "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --backend cupy,tensorflow \
+        --batch-sizes 1024,8192,65536,131072 --json "$stem-step-models.json"
+    run 20 "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"
+    run 20 "$python" benchmarks/step.py loading --device gpu --json "$stem-loading.json"
+    run 30 "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
     # One GPU can tell what sharded tables cost, but not what workers exchange: NCCL refuses two on it.
-    run "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \
+    run 20 "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \
         --json "$stem-workers.json"
     if [ -n "${HUGECTR_PYTHON:-}" ]; then
-        run "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
+        run 30 "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
             --rows 4500000 --rounds 3 --contestants "$hugectr_peers" --json "$stem-hugectr.json"
     fi
     return "$failed"
