@@ -1,5 +1,6 @@
 """The fake of cuBLASLt, and an engine of hidden layers that runs on it and on emulated kernels."""
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -57,3 +58,21 @@ def loader(folder):
         return gpu_ops.Loaded(addresses, blocks=3, host=True)
 
     return load
+
+
+@contextlib.contextmanager
+def installed(monkeypatch, folder):
+    """Variables seem to be on GPU 0, whose kernels are emulated and whose cuBLASLt is the fake."""
+    from cowclip_merlin.models.hidden import engine
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    fake, caches = Fake(folder), (engine.engine_for, engine._engine)
+    monkeypatch.setattr(engine, "load_kernels", loader(folder))
+    monkeypatch.setattr(engine, "cublas_file", lambda: str(fake.file))
+    monkeypatch.setattr(engine, "gpu_of", lambda variable: 0)
+    monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
+    for cache in caches:
+        cache.cache_clear()
+    yield fake
+    for cache in caches:
+        cache.cache_clear()

@@ -92,6 +92,15 @@ def emulated(tf, monkeypatch, row_ops_folder):
         yield
 
 
+@pytest.fixture
+def fake_cublas(emulated, monkeypatch, row_ops_folder):
+    """The same, and hidden layers as on a GPU with a fake of cuBLASLt."""
+    from emulated_cublas import installed
+
+    with installed(monkeypatch, row_ops_folder) as made:
+        yield made
+
+
 EMULATED = pytest.param("emulated", marks=pytest.mark.system)
 GPU = pytest.param("gpu", marks=pytest.mark.gpu)
 

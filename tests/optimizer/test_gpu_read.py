@@ -207,7 +207,7 @@ MODELS = {
 
 def trained(tf, backend, name, *, precision="float32", jit_compile=False, weights=False,
             update="exact", **settings):  # fmt: skip
-    """Train a model for three steps; returns its weights."""
+    """Train a model for four steps; returns its weights."""
     rng, rows = np.random.default_rng(3), 64
     fields = {"a": 40, "b": 9, "c": 3}
     schema = schema_of_tables(fields, continuous=["x", "y"])
@@ -238,6 +238,25 @@ def test_models_train_by_reads_as_by_lookups(tf, where, name):
     with tf.device("CPU"):
         theirs = trained(tf, "numba", name, **MODELS[name])
     assert launches("read_batch") == before
+    rtol = 1e-2 if "precision" in MODELS[name] else 1e-5
+    for x, y in zip(theirs, ours, strict=True):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("name", ["deepfm, bfloat16", "deepfm", "dcnv2, bfloat16", "dcn, all"])
+def test_a_read_and_hidden_layers_as_one_operation_train_as_keras(
+    tf, fake_cublas, monkeypatch, name
+):
+    """The operation takes what the read gives as it is: padded, and in its type."""
+    trained(tf, "cupy", name, **MODELS[name])  # which checks the hidden layers
+    fake_cublas.reset()
+    ours = trained(tf, "cupy", name, **MODELS[name])
+    forward, backward = ["relu+mask", "relu"], ["plain", "drelu", "plain", "plain"]
+    assert fake_cublas.products() == 4 * (forward + backward)
+    monkeypatch.setattr("cowclip_merlin.models.hidden.engine.gpu_of", lambda variable: None)
+    theirs = trained(tf, "numba", name, **MODELS[name])
+    assert len(fake_cublas.products()) == 4 * 6
     rtol = 1e-2 if "precision" in MODELS[name] else 1e-5
     for x, y in zip(theirs, ours, strict=True):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())

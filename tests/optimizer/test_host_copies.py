@@ -48,6 +48,25 @@ def test_a_step_copies_nothing(tf, emulated, monkeypatch, at):
 
 @pytest.mark.system
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_with_hidden_layers_as_one_operation_copies_nothing(
+    tf, fake_cublas, monkeypatch, precision
+):
+    fields = criteo_fields(2000)
+    data = DeviceData(random_rows(64, fields))
+    model, optimizer = build_model_and_optimizer(
+        "deepfm", "exact", "cupy", "cowclip", precision, fields
+    )
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: [kind])
+    step = make_train_step(model, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
+    graph = optimized_graph(step, tf.range(32, dtype=tf.int64))
+    assert {"CowClipMlp", "CowClipMlpGradient"} <= {node.op for node in graph.node}
+    assert "Relu" not in {node.op for node in graph.node}
+    assert copies(graph) == []
+
+
+@pytest.mark.system
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("name", ["CatchUp", "Step", "Flush", "Dense", "Read", "ReadStep"])
 def test_the_host_knows_only_where_variables_are(tf, emulated, name):
     """Replicas have all their variables on GPUs; a copy of one to the host would wait."""

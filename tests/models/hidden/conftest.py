@@ -16,19 +16,8 @@ def mlp_folder(make_once):
 
 @pytest.fixture
 def fake(tf, monkeypatch, mlp_folder):
-    """Variables seem to be on GPU 0, whose kernels are emulated and whose cuBLASLt is the fake."""
-    from emulated_cublas import Fake, loader
+    """Hidden layers as on a GPU, with a fake of cuBLASLt."""
+    from emulated_cublas import installed
 
-    from cowclip_merlin.models.hidden import engine
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
-    made = Fake(mlp_folder)
-    monkeypatch.setattr(engine, "load_kernels", loader(mlp_folder))
-    monkeypatch.setattr(engine, "cublas_file", lambda: str(made.file))
-    monkeypatch.setattr(engine, "gpu_of", lambda variable: 0)
-    monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
-    for function in (engine.engine_for, engine._engine):
-        function.cache_clear()
-    yield made
-    for function in (engine.engine_for, engine._engine):
-        function.cache_clear()
+    with installed(monkeypatch, mlp_folder) as made:
+        yield made
