@@ -67,6 +67,7 @@ def engine_for(device: int, dtype: DType) -> Engine | None:
     if difference:
         _log.warning("slower hidden layers on the GPU: cuBLASLt differs in %s", difference)
         return None
+    _log.info("hidden layers in %s: one operation on cuBLASLt", dtype.name)
     return engine
 
 

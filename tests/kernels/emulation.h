@@ -16,6 +16,7 @@
 
 #define __global__
 #define __device__
+#define __align__(bytes) alignas(bytes)
 #define __grid_constant__
 #define __launch_bounds__(threads, blocks)
 #define __noinline__

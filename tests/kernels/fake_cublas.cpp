@@ -273,5 +273,6 @@ int fake_products(unsigned* epilogues, int most) {
     for (std::size_t i = 0; i < done.size() && (int)i < most; ++i) epilogues[i] = done[i];
     return (int)done.size();
 }
+int fake_alive() { return (int)alive; }
 const char* fake_why() { return why.c_str(); }
 }

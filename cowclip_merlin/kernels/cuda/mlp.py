@@ -25,6 +25,35 @@ __device__ inline void store(void* to, index_t i, int bfloat16, float x) {
     else ((float*)to)[i] = x;
 }
 
+// Four numbers that lie together, at an index that is a multiple of 4.
+struct __align__(16) Four {
+    float x[4];
+};
+
+__device__ inline Four load_four(const void* from, index_t i, int bfloat16) {
+    Four four;
+    if (bfloat16) {
+        const unsigned long long bits = *(const unsigned long long*)((const bits_t*)from + i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            four.x[j] = __uint_as_float((unsigned int)(bits >> 16 * j) << 16);
+    } else {
+        four = *(const Four*)((const float*)from + i);
+    }
+    return four;
+}
+
+__device__ inline void store_four(void* to, index_t i, int bfloat16, const Four& four) {
+    if (bfloat16) {
+        unsigned long long bits = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) bits |= (unsigned long long)rounded(four.x[j]) << 16 * j;
+        *(unsigned long long*)((bits_t*)to + i) = bits;
+    } else {
+        *(Four*)((float*)to + i) = four;
+    }
+}
+
 // A matrix to be copied to another type or shape, with some blocks of the launch. What is beyond
 // the source is 0. Equal to `CopyMatrix` in row_ops/mlp/engine.h.
 struct Matrix {
@@ -79,41 +108,41 @@ extern "C" __global__ void row_products(const void* h, const float* w, float* z,
 
 // dz = g where the activation is positive, else 0; and sums of its columns, some rows each.
 // g [rows, g_columns] may have fewer columns than dz and the activations [rows, columns]; the
-// rest of dz is 0. `partial` is [blocks * lanes, columns]. Columns are taken in fours.
+// rest of dz is 0. `partial` is [blocks * lanes, columns]. Columns are taken in fours; g's only
+// with `in_fours`, if it has as many columns and begins at 16 bytes. g may be dz.
 //
 // If an output w [g_columns] of one number per row follows, and `of_output` [rows] is its gradient,
 // then g is of_output[row] * w. The gradient of w is summed in `partial_of_w`.
 extern "C" __global__ void relu_gradient(const void* g, const void* activation, void* dz,
                                          float* partial, const float* of_output, const float* w,
                                          float* partial_of_w, index_t rows, int g_columns,
-                                         int columns, int lanes, int bfloat16) {
+                                         int columns, int lanes, int bfloat16, int in_fours) {
     const int groups = columns / 4, me = (int)threadIdx.x;
     const int lane = lanes > 1 ? me / groups : 0;
     if (lane >= lanes) return;
     const index_t chunks = (index_t)gridDim.x * lanes;
     const index_t chunk = (index_t)blockIdx.x * lanes + lane;
     for (int q = lanes > 1 ? me - lane * groups : me; q < groups; q += (int)blockDim.x) {
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f}, of_w[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        Four sum = {{0.0f, 0.0f, 0.0f, 0.0f}}, of_w = sum;
         for (index_t row = chunk; row < rows; row += chunks) {
+            const index_t at = row * columns + 4 * q;
+            const Four of_h = load_four(activation, at, bfloat16);
+            Four x = {{0.0f, 0.0f, 0.0f, 0.0f}};
+            if (in_fours) x = load_four(g, at, bfloat16);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const int column = 4 * q + j;
-                const index_t at = row * columns + column;
-                const float a = load(activation, at, bfloat16);
-                const bool on = column < g_columns && a > 0.0f;
-                float x = 0.0f;
-                if (on && of_output) x = of_output[row] * w[column];
-                else if (on) x = load(g, row * g_columns + column, bfloat16);
-                store(dz, at, bfloat16, x);
-                sum[j] += x;
-                if (of_output) of_w[j] += of_output[row] * a;
+                if (!in_fours && column < g_columns)
+                    x.x[j] = of_output ? of_output[row] * w[column]
+                                       : load(g, row * g_columns + column, bfloat16);
+                if (!(of_h.x[j] > 0.0f)) x.x[j] = 0.0f;
+                sum.x[j] += x.x[j];
+                if (of_output) of_w.x[j] += of_output[row] * of_h.x[j];
             }
+            store_four(dz, at, bfloat16, x);
         }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            partial[chunk * columns + 4 * q + j] = sum[j];
-            if (of_output) partial_of_w[chunk * columns + 4 * q + j] = of_w[j];
-        }
+        store_four(partial, chunk * columns + 4 * q, 0, sum);
+        if (of_output) store_four(partial_of_w, chunk * columns + 4 * q, 0, of_w);
         if (lanes > 1) break;
     }
 }

@@ -203,3 +203,17 @@ def test_near_keras_at_deepfms_shapes(tf, engine, policy):
         one, other = tf.cast(one, tf.float64).numpy(), tf.cast(other, tf.float64).numpy()
         distance = np.linalg.norm(one - other) / np.linalg.norm(other)
         assert distance < (2e-6 if dtype == "float32" else 0.02), distance
+
+
+@pytest.mark.thorough
+def test_plans_of_very_many_batches_are_dropped(tf, engine, fake):
+    """A batch of another size has another plan, of four descriptors; 4,096 plans stay."""
+    from cowclip_merlin.models.hidden.fused import hidden_layers
+
+    kernel, bias = tf.ones([8, 8]), tf.ones([8])
+    for b in range(1, 4200):
+        result = hidden_layers(
+            tf.ones([b, 8]), [kernel], [bias], engine=engine["float32"], dtype=tf.float32
+        )
+    assert result.numpy().min() == result.numpy().max() == 9
+    assert 0 < fake.library.fake_alive() < 4 * 4096

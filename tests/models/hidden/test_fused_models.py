@@ -1,5 +1,6 @@
 """When models use the operation for hidden layers, and that they train as with Keras's layers."""
 
+import contextlib
 import logging
 
 import numpy as np
@@ -106,7 +107,7 @@ def dense_layers(model, name="hidden"):
 
 
 @pytest.mark.parametrize(
-    "what", ["activation", "regularizer", "policy", "jit", "prediction", "other"]
+    "what", ["activation", "regularizer", "policy", "jit", "prediction", "other", "replicas"]
 )
 def test_keras_computes_what_the_operation_does_not(tf, schema, fake, what):
     precision = "float16" if what == "policy" else "float32"
@@ -121,7 +122,9 @@ def test_keras_computes_what_the_operation_does_not(tf, schema, fake, what):
     elif what == "other":
         block.row_sync.cowclip = None  # another optimizer trains
     rows = next(iter(clicks(tf)))[0]
-    z = tf.function(lambda: block(rows, training=what != "prediction"))()
+    replicas = tf.distribute.OneDeviceStrategy("CPU:0") if what == "replicas" else None
+    with replicas.scope() if replicas else contextlib.nullcontext():
+        z = tf.function(lambda: block(rows, training=what != "prediction"))()
     assert np.isfinite(z).all() and fake.products() == []
 
 

@@ -79,9 +79,12 @@ class MlpEngine {
                     const MlpOutput& output = {}) const {
     const Long lanes = Lanes(columns), parts = Parts(rows, columns);
     float* partial_of_w = partial + parts * columns;
+    const bool in_fours =
+        !output.gradient && g_columns == columns && Operands::Alignment(g) >= 16;
     queue.Launch(record_.functions[kReluGradient], parts / lanes, g, activation, dz, partial,
                  output.gradient, output.w, partial_of_w, rows, static_cast<int>(g_columns),
-                 static_cast<int>(columns), static_cast<int>(lanes), static_cast<int>(bfloat16));
+                 static_cast<int>(columns), static_cast<int>(lanes), static_cast<int>(bfloat16),
+                 static_cast<int>(in_fours));
     Join(queue, partial, bias, parts, columns);
     if (output.gradient) Join(queue, partial_of_w, output.of_w, parts, columns);
   }

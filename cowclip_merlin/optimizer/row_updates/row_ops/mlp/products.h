@@ -26,6 +26,7 @@ namespace {
 
 constexpr std::size_t kMostWorkspace = 32 << 20;
 constexpr int kBest = 8;
+constexpr std::size_t kMostPlans = 4096;
 
 inline Long RoundUp(Long n, Long unit) { return (n + unit - 1) / unit * unit; }
 inline Long MaskBits(Long width) { return RoundUp(width, 128); }
@@ -177,6 +178,7 @@ class Products {
   using Key = decltype(std::tuple_cat(Product{}.Key(), Operands{}.Alignments()));
 
   Plan* Find(const Product& product, const Operands& operands) {
+    if (plans_.size() >= kMostPlans) plans_.clear();  // batches of very many sizes
     auto& plan = plans_[std::tuple_cat(product.Key(), operands.Alignments())];
     if (!plan) plan = std::make_unique<Plan>(library_, handle_, product, operands);
     return plan.get();
