@@ -1,26 +1,27 @@
-// NVIDIA's library of matrix products, cuBLASLt, found at run time, so that neither its header nor a
-// link is needed. The numbers and types are those of cublasLt.h of CUDA 11 to 13; a test compares
-// them with that header.
+// NVIDIA's library of matrix products, cuBLASLt, found at run time, so that neither its header nor
+// a link is needed. The numbers and types are those of its header in CUDA 12; a test compares them
+// with the header that TensorFlow has. With another version, a check of the results decides.
 #pragma once
 #include <dlfcn.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace cublas {
 
 enum Status { kSuccess = 0, kInvalidValue = 7, kNotSupported = 15 };
-enum Type { kFloat = 0, kBfloat16 = 14 };                             // CUDA_R_32F, CUDA_R_16BF
-enum Compute { kCompute32F = 68, kCompute32FFastTF32 = 77 };          // cublasComputeType_t
-enum Transpose { kOpN = 0, kOpT = 1 };                                // cublasOperation_t
-enum Epilogue {                                                       // cublasLtEpilogue_t
+enum Type { kFloat = 0, kBfloat16 = 14 };  // CUDA_R_32F, CUDA_R_16BF
+enum Compute { kCompute32F = 68, kCompute32FFastTF32 = 77 };  // cublasComputeType_t
+enum Transpose { kOpN = 0, kOpT = 1 };  // cublasOperation_t
+enum Epilogue {  // cublasLtEpilogue_t
   kEpilogueDefault = 1,
   kEpilogueReluBias = 2 | 4,
   kEpilogueReluAuxBias = 2 | 128 | 4,
   kEpilogueDreluBgrad = 8 | 128 | 16,
 };
-enum DescAttribute {                                                  // cublasLtMatmulDescAttributes_t
+enum DescAttribute {  // cublasLtMatmulDescAttributes_t
   kDescTransA = 3,
   kDescTransB = 4,
   kDescEpilogue = 7,
@@ -28,7 +29,7 @@ enum DescAttribute {                                                  // cublasL
   kDescAuxPointer = 11,
   kDescAuxLd = 12,
 };
-enum PreferenceAttribute {                                            // cublasLtMatmulPreferenceAttributes_t
+enum PreferenceAttribute {  // cublasLtMatmulPreferenceAttributes_t
   kPrefMaxWorkspaceBytes = 1,
   kPrefMinAlignmentA = 5,
   kPrefMinAlignmentB = 6,

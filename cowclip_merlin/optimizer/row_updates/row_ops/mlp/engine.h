@@ -109,7 +109,9 @@ class MlpEngine {
   Products products_;
 };
 
-std::vector<std::unique_ptr<MlpEngine>> mlp_engines;
+// Never freed: at the end of the process, CUDA may be gone before them.
+std::vector<std::unique_ptr<MlpEngine>>& mlp_engines =
+    *new std::vector<std::unique_ptr<MlpEngine>>;
 
 MlpEngine* FindMlp(int number) {
   std::lock_guard<std::mutex> lock(registry_mutex);

@@ -3,9 +3,8 @@
 // One product for each layer forward and two backward. Biases, ReLU, its gradient and the sums of
 // the bias gradients are in the products' epilogues, except the gradient of the last ReLU, which no
 // product precedes. If cuBLASLt has no algorithm with an epilogue, a plain product and a kernel of
-// ours do the same. The kernels read the signs of activations, not the bit masks, whose order of bits
-// NVIDIA does not document. Backward needs the masks only where a product reads them, so forward
-// writes none else.
+// ours do the same. The kernels read the signs of activations, not the bit masks, because NVIDIA
+// does not document the order of their bits. So forward writes a mask only for a product to read.
 //
 // All widths are rounded up to 16 bytes by columns of zeros, which products on tensor cores want.
 #pragma once
@@ -90,7 +89,7 @@ class MlpOp : public OpKernel {
     std::size_t most = 0;
     for (const Call& call : calls)
       most = std::max(most, products.Workspace(call.product, call.operands));
-    Tensor workspace;
+    Tensor workspace;  // each product waits for the one before, so all can use it
     const TensorShape size({static_cast<tensorflow::int64>(most)});
     TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8, size, &workspace));
     for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -95,8 +95,9 @@ class Plan {
     SetPointers(product, operands);
     const float one = 1, zero = 0;
     if (error_ != 0) return error_;
-    return library_.matmul(handle, desc_, &one, operands.a, a_, operands.b, b_, &zero, operands.d,
-                           d_, operands.d, d_, &best_.algorithm, workspace, best_.workspace, stream);
+    void* d = operands.d;
+    return library_.matmul(handle, desc_, &one, operands.a, a_, operands.b, b_, &zero, d, d_, d, d_,
+                           &best_.algorithm, workspace, best_.workspace, stream);
   }
 
  private:

@@ -1,0 +1,192 @@
+// The operation backward.
+#pragma once
+#include "op.h"
+
+namespace {
+
+class MlpGradientOp : public MlpOp {
+ public:
+  explicit MlpGradientOp(OpKernelConstruction* context) : MlpOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
+    OP_REQUIRES_OK(context, context->GetAttr("widths", &widths_));
+    OP_REQUIRES(context, widths_.size() == layers_ + 1,
+                tensorflow::errors::InvalidArgument("`widths` needs N + 1 numbers"));
+  }
+
+ private:
+  // What one call works on. `dz` are the gradients before each ReLU, dz[0] that of x. Gradients of
+  // biases are in `sums`, in the type of the products, if a product makes them (`fused`), else in
+  // `biases`. With an output, which is its kernel, `gradient` is that of its products, [b, 1].
+  struct Work {
+    const Tensor *gradient, *weights, *output = nullptr;
+    tensorflow::OpInputList h, masks;
+    Tensor of_output;
+    std::vector<Long> padded;
+    std::vector<Tensor> dz, kernels, sums, biases;
+    std::vector<bool> fused;
+    Tensor partial;
+
+    Long rows() const { return gradient->dim_size(0); }
+  };
+
+  tensorflow::Status Run(OpKernelContext* context, Queue& queue) override {
+    Work work;
+    tensorflow::OpInputList gradient, output, of_output;
+    TF_RETURN_IF_ERROR(context->input_list("gradient", &gradient));
+    TF_RETURN_IF_ERROR(context->input_list("output", &output));
+    TF_RETURN_IF_ERROR(context->input_list("of_output", &of_output));
+    TF_RETURN_IF_ERROR(context->input("weights", &work.weights));
+    TF_RETURN_IF_ERROR(context->input_list("activations", &work.h));
+    TF_RETURN_IF_ERROR(context->input_list("masks", &work.masks));
+    if (output.size() > 0) {
+      TF_RETURN_IF_ERROR(CheckOutput(output[0], widths_.back()));
+      work.output = &output[0];
+    }
+    work.gradient = work.output ? &of_output[0] : &gradient[0];
+    const TensorShape shape({work.h[0].dim_size(0), work.output ? 1 : widths_.back()});
+    if (work.gradient->shape() != shape)
+      return tensorflow::errors::InvalidArgument("the gradient of the hidden layers is ",
+                                                 work.gradient->shape().DebugString(), ", not ",
+                                                 shape.DebugString());
+    TF_RETURN_IF_ERROR(Allocate(context, work));
+    if (work.output) TF_RETURN_IF_ERROR(AllocateOfOutput(context, queue, work));
+    if (work.rows() > 0) TF_RETURN_IF_ERROR(Multiply(context, queue, work));
+    return SetOutputs(context, queue, work);
+  }
+
+  tensorflow::Status Allocate(OpKernelContext* context, Work& work) const {
+    for (const Tensor& each : work.h) work.padded.push_back(each.dim_size(1));
+    for (auto* list : {&work.kernels, &work.sums, &work.biases}) list->resize(layers_);
+    work.dz.resize(layers_ + 1);
+    work.fused.assign(layers_, false);
+    Long numbers = 1;
+    for (std::size_t i = 0; i <= layers_; ++i) {
+      const Long width = work.padded[i];
+      TF_RETURN_IF_ERROR(
+          context->allocate_temp(type_, TensorShape({work.rows(), width}), &work.dz[i]));
+      numbers = std::max(numbers, 2 * engine_->Parts(work.rows(), width) * width);
+    }
+    for (std::size_t i = 0; i < layers_; ++i) {
+      const TensorShape width({work.padded[i + 1]}), shape({work.padded[i], work.padded[i + 1]});
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &work.kernels[i]));
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, width, &work.biases[i]));
+      TF_RETURN_IF_ERROR(context->allocate_temp(type_, width, &work.sums[i]));
+    }
+    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({numbers}), &work.partial);
+  }
+
+  // Sets the gradient of the output's kernel, whose numbers come later.
+  tensorflow::Status AllocateOfOutput(OpKernelContext* context, Queue& queue, Work& work) const {
+    const TensorShape shape({work.padded[layers_], 1});
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &work.of_output));
+    if (work.rows() == 0) queue.Zero(work.of_output.data(), shape.num_elements());
+    context->set_output(static_cast<int>(1 + 2 * layers_), work.of_output.Slice(0, widths_.back()));
+    return tensorflow::OkStatus();
+  }
+
+  // Two products for each layer, the last layer first: gradients of its kernel and of its input.
+  tensorflow::Status Multiply(OpKernelContext* context, Queue& queue, Work& work) {
+    const auto layers = static_cast<int>(layers_);
+    std::vector<Call> calls;
+    for (int i = layers - 1; i >= 0; --i) {
+      calls.push_back({Weights(work.rows(), work.padded[i], work.padded[i + 1]),
+                       {work.dz[i + 1].data(), work.h[i].data(), work.kernels[i].data(), nullptr,
+                        nullptr}});
+      calls.push_back(OfInput(work, i));
+    }
+    MlpOutput output;
+    if (work.output)
+      output = {static_cast<const float*>(work.gradient->data()),
+                static_cast<const float*>(work.output->data()),
+                static_cast<float*>(work.of_output.data())};
+    Relu(queue, work, layers, *work.gradient, output);
+    return RunAll(context, queue, calls, [&](std::size_t done) {
+      const int layer = layers - 1 - static_cast<int>(done) / 2;
+      if (done % 2 == 1 && layer > 0 && !work.fused[layer - 1])
+        Relu(queue, work, layer, work.dz[layer]);
+    });
+  }
+
+  // The gradient of the input of layer i, with that of the ReLU below if there is a mask for it.
+  Call OfInput(Work& work, int i) const {
+    const std::vector<Long> offsets = Offsets(work.padded);
+    const char* weights = static_cast<const char*>(work.weights->data());
+    const Long below = work.padded[i], width = work.padded[i + 1];
+    Call call{Backward(cublas::kEpilogueDreluBgrad, work.rows(), below, width),
+              {weights + offsets[2 * i], work.dz[i + 1].data(), work.dz[i].data(), nullptr,
+               nullptr}};
+    if (i > 0 && work.masks[i - 1].NumElements() > 0) {
+      call.operands.vector = work.sums[i - 1].data();
+      call.operands.mask = const_cast<void*>(static_cast<const void*>(work.masks[i - 1].data()));
+      work.fused[i - 1] = Has(call);
+    }
+    if (i == 0 || !work.fused[i - 1]) call.product.epilogue = cublas::kEpilogueDefault;
+    return call;
+  }
+
+  // The gradient before the ReLU of a layer, counted from 1, from the one after it.
+  void Relu(Queue& queue, Work& work, int layer, const Tensor& g,
+            const MlpOutput& output = {}) const {
+    const Long columns = output.gradient ? widths_.back() : g.dim_size(1);
+    engine_->ReluGradient(queue, g.data(), columns, work.h[layer].data(), work.dz[layer].data(),
+                          static_cast<float*>(work.partial.data()),
+                          static_cast<float*>(work.biases[layer - 1].data()), work.rows(),
+                          work.padded[layer], bfloat16(), output);
+  }
+
+  // Sets the outputs without the columns and rows of zeros. A part at the front needs no copy.
+  tensorflow::Status SetOutputs(OpKernelContext* context, Queue& queue, const Work& work) const {
+    std::vector<CopyMatrix> copies;
+    const Long b = work.rows(), width = work.padded[0];
+    if (x_type_ == type_ && columns_ == width) {
+      context->set_output(0, work.dz[0]);
+    } else {
+      Tensor* dx;
+      TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({b, columns_}), &dx));
+      if (b > 0)
+        copies.push_back(CopyOf(work.dz[0].data(), bfloat16(), b, width, width, dx->data(),
+                                x_type_ == tensorflow::DT_BFLOAT16, b, columns_));
+    }
+    for (std::size_t i = 0; i < layers_; ++i) {
+      TF_RETURN_IF_ERROR(SetKernel(context, work, static_cast<int>(i), copies));
+      TF_RETURN_IF_ERROR(SetBias(context, work, static_cast<int>(i), copies));
+    }
+    engine_->Copy(queue, copies);
+    return tensorflow::OkStatus();
+  }
+
+  tensorflow::Status SetKernel(OpKernelContext* context, const Work& work, int i,
+                               std::vector<CopyMatrix>& copies) const {
+    const Long rows = widths_[i], width = widths_[i + 1], stride = work.padded[i + 1];
+    if (work.rows() > 0 && width == stride) {
+      context->set_output(1 + i, work.kernels[i].Slice(0, rows));
+      return tensorflow::OkStatus();
+    }
+    Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(1 + i, TensorShape({rows, width}), &output));
+    const Long from_rows = work.rows() > 0 ? rows : 0;  // a source of no rows gives zeros
+    copies.push_back(CopyOf(work.kernels[i].data(), false, from_rows, width, stride, output->data(),
+                            false, rows, width));
+    return tensorflow::OkStatus();
+  }
+
+  tensorflow::Status SetBias(OpKernelContext* context, const Work& work, int i,
+                             std::vector<CopyMatrix>& copies) const {
+    const Long width = widths_[i + 1];
+    const int number = 1 + static_cast<int>(layers_) + i;
+    if (work.rows() > 0 && !work.fused[i]) {
+      context->set_output(number, work.biases[i].Slice(0, width));
+      return tensorflow::OkStatus();
+    }
+    Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(number, TensorShape({width}), &output));
+    copies.push_back(CopyOf(work.sums[i].data(), bfloat16(), work.rows() > 0, width, width,
+                            output->data(), false, 1, width));
+    return tensorflow::OkStatus();
+  }
+
+  tensorflow::int64 columns_ = 0;
+  std::vector<int> widths_;
+};
+
+}  // namespace
