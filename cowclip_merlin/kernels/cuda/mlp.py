@@ -123,21 +123,25 @@ extern "C" __global__ void relu_gradient(const void* g, const void* activation, 
     const index_t chunks = (index_t)gridDim.x * lanes;
     const index_t chunk = (index_t)blockIdx.x * lanes + lane;
     for (int q = lanes > 1 ? me - lane * groups : me; q < groups; q += (int)blockDim.x) {
-        Four sum = {{0.0f, 0.0f, 0.0f, 0.0f}}, of_w = sum;
+        const Four zeros = {{0.0f, 0.0f, 0.0f, 0.0f}};
+        Four sum = zeros, of_w = zeros, my_w = zeros;
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (of_output && 4 * q + j < g_columns) my_w.x[j] = w[4 * q + j];
         for (index_t row = chunk; row < rows; row += chunks) {
             const index_t at = row * columns + 4 * q;
-            const Four of_h = load_four(activation, at, bfloat16);
-            Four x = {{0.0f, 0.0f, 0.0f, 0.0f}};
+            const Four h = load_four(activation, at, bfloat16);
+            const float of_row = of_output ? of_output[row] : 0.0f;
+            Four x = zeros;
             if (in_fours) x = load_four(g, at, bfloat16);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const int column = 4 * q + j;
-                if (!in_fours && column < g_columns)
-                    x.x[j] = of_output ? of_output[row] * w[column]
-                                       : load(g, row * g_columns + column, bfloat16);
-                if (!(of_h.x[j] > 0.0f)) x.x[j] = 0.0f;
+                if (of_output) x.x[j] = of_row * my_w.x[j];
+                else if (!in_fours && 4 * q + j < g_columns)
+                    x.x[j] = load(g, row * g_columns + 4 * q + j, bfloat16);
+                if (!(h.x[j] > 0.0f)) x.x[j] = 0.0f;
                 sum.x[j] += x.x[j];
-                if (of_output) of_w.x[j] += of_output[row] * of_h.x[j];
+                of_w.x[j] += of_row * h.x[j];
             }
             store_four(dz, at, bfloat16, x);
         }

@@ -16,42 +16,45 @@ class MlpGradientOp : public MlpOp {
  private:
   // What one call works on. `dz` are the gradients before each ReLU, dz[0] that of x. Gradients of
   // biases are in `sums`, in the type of the products, if a product makes them (`fused`), else in
-  // `biases`. With an output, which is its kernel, `gradient` is that of its products, [b, 1].
+  // `biases`. If an output of one number per row follows, its kernel is in `output`, and `of_w` is
+  // the gradient of that.
   struct Work {
-    const Tensor *gradient, *weights, *output = nullptr;
-    tensorflow::OpInputList h, masks;
-    Tensor of_output;
+    const Tensor *gradient, *weights;
+    tensorflow::OpInputList h, masks, output;
     std::vector<Long> padded;
     std::vector<Tensor> dz, kernels, sums, biases;
     std::vector<bool> fused;
-    Tensor partial;
+    Tensor partial, of_w;
 
-    Long rows() const { return gradient->dim_size(0); }
+    Long rows() const { return h[0].dim_size(0); }
+    bool with_output() const { return output.size() > 0; }
   };
 
   tensorflow::Status Run(OpKernelContext* context, Queue& queue) override {
     Work work;
-    tensorflow::OpInputList gradient, output, of_output;
-    TF_RETURN_IF_ERROR(context->input_list("gradient", &gradient));
-    TF_RETURN_IF_ERROR(context->input_list("output", &output));
-    TF_RETURN_IF_ERROR(context->input_list("of_output", &of_output));
     TF_RETURN_IF_ERROR(context->input("weights", &work.weights));
     TF_RETURN_IF_ERROR(context->input_list("activations", &work.h));
     TF_RETURN_IF_ERROR(context->input_list("masks", &work.masks));
-    if (output.size() > 0) {
-      TF_RETURN_IF_ERROR(CheckOutput(output[0], widths_.back()));
-      work.output = &output[0];
-    }
-    work.gradient = work.output ? &of_output[0] : &gradient[0];
-    const TensorShape shape({work.h[0].dim_size(0), work.output ? 1 : widths_.back()});
-    if (work.gradient->shape() != shape)
-      return tensorflow::errors::InvalidArgument("the gradient of the hidden layers is ",
-                                                 work.gradient->shape().DebugString(), ", not ",
-                                                 shape.DebugString());
+    TF_RETURN_IF_ERROR(context->input_list("output", &work.output));
+    tensorflow::OpInputList given;
+    TF_RETURN_IF_ERROR(
+        context->input_list(work.with_output() ? "of_output" : "gradient", &given));
+    work.gradient = &given[0];
+    TF_RETURN_IF_ERROR(Check(work));
     TF_RETURN_IF_ERROR(Allocate(context, work));
-    if (work.output) TF_RETURN_IF_ERROR(AllocateOfOutput(context, queue, work));
     if (work.rows() > 0) TF_RETURN_IF_ERROR(Multiply(context, queue, work));
     return SetOutputs(context, queue, work);
+  }
+
+  tensorflow::Status Check(const Work& work) const {
+    const Tensor& gradient = *work.gradient;
+    const Long width = work.with_output() ? 1 : widths_.back();
+    if (gradient.shape() != TensorShape({work.rows(), width}))
+      return tensorflow::errors::InvalidArgument(
+          "the gradient of the hidden layers is ", gradient.shape().DebugString(), ", not [",
+          work.rows(), ", ", width, "]");
+    return work.with_output() ? CheckOutput(work.output[0], widths_.back())
+                              : tensorflow::OkStatus();
   }
 
   tensorflow::Status Allocate(OpKernelContext* context, Work& work) const {
@@ -72,16 +75,10 @@ class MlpGradientOp : public MlpOp {
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, width, &work.biases[i]));
       TF_RETURN_IF_ERROR(context->allocate_temp(type_, width, &work.sums[i]));
     }
+    if (work.with_output())
+      TF_RETURN_IF_ERROR(context->allocate_temp(
+          tensorflow::DT_FLOAT, TensorShape({work.padded[layers_], 1}), &work.of_w));
     return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({numbers}), &work.partial);
-  }
-
-  // Sets the gradient of the output's kernel, whose numbers come later.
-  tensorflow::Status AllocateOfOutput(OpKernelContext* context, Queue& queue, Work& work) const {
-    const TensorShape shape({work.padded[layers_], 1});
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &work.of_output));
-    if (work.rows() == 0) queue.Zero(work.of_output.data(), shape.num_elements());
-    context->set_output(static_cast<int>(1 + 2 * layers_), work.of_output.Slice(0, widths_.back()));
-    return tensorflow::OkStatus();
   }
 
   // Two products for each layer, the last layer first: gradients of its kernel and of its input.
@@ -95,15 +92,15 @@ class MlpGradientOp : public MlpOp {
       calls.push_back(OfInput(work, i));
     }
     MlpOutput output;
-    if (work.output)
+    if (work.with_output())
       output = {static_cast<const float*>(work.gradient->data()),
-                static_cast<const float*>(work.output->data()),
-                static_cast<float*>(work.of_output.data())};
-    Relu(queue, work, layers, *work.gradient, output);
+                static_cast<const float*>(work.output[0].data()),
+                static_cast<float*>(work.of_w.data())};
+    Relu(queue, work, layers, *work.gradient, widths_.back(), output);
     return RunAll(context, queue, calls, [&](std::size_t done) {
       const int layer = layers - 1 - static_cast<int>(done) / 2;
       if (done % 2 == 1 && layer > 0 && !work.fused[layer - 1])
-        Relu(queue, work, layer, work.dz[layer]);
+        Relu(queue, work, layer, work.dz[layer], work.padded[layer]);
     });
   }
 
@@ -125,10 +122,9 @@ class MlpGradientOp : public MlpOp {
   }
 
   // The gradient before the ReLU of a layer, counted from 1, from the one after it.
-  void Relu(Queue& queue, Work& work, int layer, const Tensor& g,
+  void Relu(Queue& queue, Work& work, int layer, const Tensor& g, Long g_columns,
             const MlpOutput& output = {}) const {
-    const Long columns = output.gradient ? widths_.back() : g.dim_size(1);
-    engine_->ReluGradient(queue, g.data(), columns, work.h[layer].data(), work.dz[layer].data(),
+    engine_->ReluGradient(queue, g.data(), g_columns, work.h[layer].data(), work.dz[layer].data(),
                           static_cast<float*>(work.partial.data()),
                           static_cast<float*>(work.biases[layer - 1].data()), work.rows(),
                           work.padded[layer], bfloat16(), output);
@@ -150,6 +146,11 @@ class MlpGradientOp : public MlpOp {
     for (std::size_t i = 0; i < layers_; ++i) {
       TF_RETURN_IF_ERROR(SetKernel(context, work, static_cast<int>(i), copies));
       TF_RETURN_IF_ERROR(SetBias(context, work, static_cast<int>(i), copies));
+    }
+    if (work.with_output()) {
+      if (b == 0) queue.Zero(work.of_w.data(), work.of_w.NumElements());
+      const Long rows = widths_.back();
+      context->set_output(1 + 2 * static_cast<int>(layers_), work.of_w.Slice(0, rows));
     }
     engine_->Copy(queue, copies);
     return tensorflow::OkStatus();

@@ -5,6 +5,7 @@
 // product precedes. If cuBLASLt has no algorithm with an epilogue, a plain product and a kernel of
 // ours do the same. The kernels read the signs of activations, not the bit masks, because NVIDIA
 // does not document the order of their bits. So forward writes a mask only for a product to read.
+// An output of one number per row may follow, by kernels of ours: it has no product for cuBLASLt.
 //
 // All widths are rounded up to 16 bytes by columns of zeros, which products on tensor cores want.
 #pragma once
