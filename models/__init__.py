@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
 from cowclip_merlin import choices
-from cowclip_merlin.models.base import Architecture, logits
+from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models.base import logits
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.growing import growing_schema, growing_table

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.batch import Batch, Ids, Requests
-from cowclip_merlin.checks import one_of
-from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
+from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.columns import Columns, combined
-from cowclip_merlin.models.ctr_model import CTRModel
+from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, Sigmoid
 from cowclip_merlin.models.features import Features, ReadFeatures
 from cowclip_merlin.models.hidden.layers import applied
+from cowclip_merlin.models.hidden.precision import computing_in, current_policy
 from cowclip_merlin.models.multi_task.layers import (
     Gates,
     LogitPerTarget,
@@ -24,7 +22,6 @@ from cowclip_merlin.models.multi_task.layers import (
     of_both,
 )
 from cowclip_merlin.models.multi_task.outputs import outputs_of
-from cowclip_merlin.models.precision import computing_in, current_policy
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape
 
@@ -39,86 +36,6 @@ mm = compat.merlin_models()
 
 ALIGNMENT = 8
 """Columns of the hidden layers' input are a multiple of this; fast products in bfloat16 need it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """Settings of every model.
-
-    Attributes:
-        embedding_dim: length of an embedding row.
-        mlp: widths of the hidden layers.
-        continuous: "deep": continuous features enter the MLP only, as in the paper's text;
-            "all": the linear and cross parts too, as in the authors' code.
-        tables: layout of the tables, one of `choices.TABLES`.
-        capacity: rows to reserve for each table of `tables="growing"`; see `growing_table`.
-        init_std: standard deviation of the initial embeddings.
-        multi_task: None: one target, the first of the schema. Else a logit for each target:
-            "shared_bottom": all layers are shared, except an output layer for each target. "mmoe":
-            experts in place of the MLP, mixed by a gate for each target. "esmm": an MLP for each
-            of two labels; the second is predicted as p(first) times p(second after first), so it
-            is 0, not missing, where the first is 0. The linear part is an output layer of one-hot
-            ids, so each target has its own.
-        mmoe_experts: number of experts of "mmoe".
-        seed: random seed of all initial weights; None draws one from NumPy's global generator.
-        freeze_embeddings: categorical columns whose embeddings stay as they start; for `tables`
-            "fused" and "per_field". First-order weights are trained in any case.
-
-    Raises:
-        InputError: if a value is unknown or out of range.
-    """
-
-    embedding_dim: int = 10
-    mlp: tuple[int, ...] = (400, 400, 400)
-    continuous: str = "deep"
-    tables: str = "fused"
-    capacity: int | None = None
-    init_std: float = 1e-2
-    multi_task: str | None = None
-    mmoe_experts: int = 4
-    seed: int | None = None
-    freeze_embeddings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the values, and choose a seed if it is None."""
-        object.__setattr__(self, "mlp", tuple(self.mlp))
-        one_of("continuous", self.continuous, choices.CONTINUOUS)
-        one_of("tables", self.tables, choices.TABLES)
-        self._check_capacity()
-        object.__setattr__(self, "freeze_embeddings", tuple(self.freeze_embeddings))
-        if self.freeze_embeddings and self.tables not in choices.FREEZING:
-            raise InputError(
-                f"freeze_embeddings does not work with tables={self.tables!r}; use tables="
-                + " or ".join(map(repr, choices.FREEZING))
-            )
-        self._check_multi_task()
-        if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
-            raise InputError(
-                f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
-            )
-        if self.seed is None:
-            object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
-
-    def _check_multi_task(self) -> None:
-        if self.multi_task is None:
-            return
-        one_of("multi_task", self.multi_task, choices.MULTI_TASKS)
-        if self.mmoe_experts < 1:
-            raise InputError(f"mmoe_experts is {self.mmoe_experts}; it must be at least 1")
-
-    def _check_capacity(self) -> None:
-        if self.tables != "growing" and self.capacity is not None:
-            raise InputError(
-                'capacity is only for tables="growing", but '
-                f"tables is {self.tables!r}; leave it out"
-            )
-        if self.tables == "growing" and self.capacity is None:
-            raise InputError(
-                'tables="growing" needs capacity, the number of rows to reserve; give more than '
-                "the run will use"
-            )
-        if self.capacity is not None and not 1 <= self.capacity < 1 << 31:
-            raise InputError(f"capacity is {self.capacity}; give 1 or more, below 2^31")
 
 
 class ClickModel(SyncedLayer, mm.Block):
@@ -355,29 +272,6 @@ class ClickModel(SyncedLayer, mm.Block):
         """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
         with computing_in(config.get("hidden_policy", current_policy())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
-
-
-@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class Sigmoid(tf.keras.layers.Layer):
-    """Converts logits to probabilities; Keras's cross-entropy reads the logit from this layer."""
-
-    def call(self, z: Tensor) -> Tensor:
-        """[b, 1] -> [b, 1]."""
-        return tf.keras.activations.sigmoid(z)
-
-    def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
-        """Return the shape of the input."""
-        return input_shape
-
-
-@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class ClickOutput(mm.BinaryOutput):
-    """Merlin's output for 0/1 labels, with a layer name that TensorFlow accepts."""
-
-    @classmethod
-    def get_task_name(cls, target_name: str) -> str:
-        """Return Merlin's name, after replacing characters that TensorFlow does not accept."""
-        return mm.BinaryOutput.get_task_name(target_name and safe_names([target_name])[target_name])
 
 
 def assemble(

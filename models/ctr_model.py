@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import SyncedModel, attach, find_cowclip
 from cowclip_merlin.optimizer.exchange.replica import create_synchronized
-from cowclip_merlin.types import Tensor
+from cowclip_merlin.types import Tensor, TensorShape
 
 if TYPE_CHECKING:
     import os
@@ -97,3 +98,26 @@ class CTRModel(SyncedModel, mm.Model):
         self.row_sync.refuse_growing("export")
         with self.flushed_and_detached():
             return super().export(*args, **kwargs)
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class Sigmoid(tf.keras.layers.Layer):
+    """Converts logits to probabilities; Keras's cross-entropy reads the logit from this layer."""
+
+    def call(self, z: Tensor) -> Tensor:
+        """[b, 1] -> [b, 1]."""
+        return tf.keras.activations.sigmoid(z)
+
+    def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
+        """Return the shape of the input."""
+        return input_shape
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class ClickOutput(mm.BinaryOutput):
+    """Merlin's output for 0/1 labels, with a layer name that TensorFlow accepts."""
+
+    @classmethod
+    def get_task_name(cls, target_name: str) -> str:
+        """Return Merlin's name, after replacing characters that TensorFlow does not accept."""
+        return mm.BinaryOutput.get_task_name(target_name and safe_names([target_name])[target_name])

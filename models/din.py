@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
+from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models.base import ClickModel, assemble, tf
 from cowclip_merlin.models.columns import Columns, cells_of, combined
 from cowclip_merlin.types import Initializer, JsonObject, Tensor
 

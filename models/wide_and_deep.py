@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
+from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models.base import ClickModel, assemble, tf
 from cowclip_merlin.types import JsonObject, Tensor
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ def build_model_and_optimizer(
         jit_compile: whether XLA compiles everything between lookups and optimizer.
         multi_values: as in `random_rows`.
     """
-    from cowclip_merlin.models.precision import computing_in
+    from cowclip_merlin.models.hidden.precision import computing_in
     from cowclip_merlin.optimizer import CowClip
 
     values = replace(scale("criteo", to=8192), warmup_epochs=0)

@@ -163,7 +163,7 @@ def build_model_of(
         **more: other settings of `models.Architecture`: of the tables, and of several targets.
     """
     from cowclip_merlin import models
-    from cowclip_merlin.models.precision import computing_in
+    from cowclip_merlin.models.hidden.precision import computing_in
 
     with computing_in(settings.precision):
         model = models.MODELS[settings.model](

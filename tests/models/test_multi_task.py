@@ -249,7 +249,7 @@ def test_clips_leave_the_linear_part_of_each_target_out(schema):
 
 
 def test_half_precision(tf, schema, batch):
-    from cowclip_merlin.models.precision import computing_in
+    from cowclip_merlin.models.hidden.precision import computing_in
 
     for how in WAYS:
         with computing_in("bfloat16"):

@@ -9,7 +9,7 @@ from two_tables import assert_close
 import cowclip_merlin as cc
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.models.precision import computing_in
+from cowclip_merlin.models.hidden.precision import computing_in
 from cowclip_merlin.training.train_step import make_train_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")

@@ -11,7 +11,7 @@ from exact_models import SMALL, clicks
 
 import cowclip_merlin as cc
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.precision import computing_in
+from cowclip_merlin.models.hidden.precision import computing_in
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 FORWARD = ["relu+mask", "relu"]
