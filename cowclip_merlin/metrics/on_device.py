@@ -68,9 +68,9 @@ def metrics_on_device(*, bins: int = 20) -> Callable[..., DeviceMetrics]:
         bins: number of bins, as for `reliability`.
 
     >>> tf = compat.tensorflow()
-    >>> found = metrics_on_device(bins=2)(tf.constant([0.0, 1.0, 1.0]), tf.constant([0.0, 1, 0]))
+    >>> found = metrics_on_device(bins=2)(tf.constant([0.0, 1.0, 0.0]), tf.constant([0.0, 1, 2]))
     >>> found.auc, [each.rows for each in found.bins]
-    (0.75, [2, 1])
+    (0.5, [1, 2])
     """
     # A Python function: TensorFlow builds one graph for rows with weights and one for others.
     sums_of = compat.tensorflow().function(partial(_sums, bins=bins), autograph=False)
