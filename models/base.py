@@ -23,6 +23,7 @@ from cowclip_merlin.models.multi_task.layers import (
 )
 from cowclip_merlin.models.multi_task.outputs import outputs_of
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
+from cowclip_merlin.optimizer.batch_read import ReadForm
 from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape
 
 if TYPE_CHECKING:
@@ -198,14 +199,13 @@ class ClickModel(SyncedLayer, mm.Block):
             return None
         embedded = ids.num_fields * self.architecture.embedding_dim
         half = tf.keras.mixed_precision.Policy(self._hidden_policy).compute_dtype == "bfloat16"
-        read = self.row_sync.read_batch(
-            ids.values,
+        form = ReadForm(
             self.embedding.offset_of_column,
-            x,
             width=-(-(embedded + x.shape[1]) // ALIGNMENT) * ALIGNMENT,
             dtype=tf.bfloat16 if half else tf.float32,
             pairs=self.second_order,
         )
+        read = self.row_sync.read_batch(ids.values, x, form)
         return None if read is None else (ReadFeatures(*read.outputs, x, embedded), read)
 
     def logits_of(self, features: Features, training: bool = False) -> Tensor:

@@ -7,7 +7,7 @@ first bring all rows up to date. The model and its layers share one `RowSync` fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from cowclip_merlin.types import KerasOptimizer, Tensor, Variable
 if TYPE_CHECKING:
     from cowclip_merlin.models.ctr_model import CTRModel
     from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
-    from cowclip_merlin.optimizer.batch_read import BatchRead
+    from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
 
 tf = compat.tensorflow()
 
@@ -103,15 +103,13 @@ class RowSync:
             if behind := [table for table in tables if table.trainable]:
                 self.cowclip.catch_up(behind, rows)
 
-    def read_batch(
-        self, ids: Tensor, offsets: Sequence[int], x: Tensor, **how: Any
-    ) -> BatchRead | None:
+    def read_batch(self, ids: Tensor, x: Tensor, form: ReadForm) -> BatchRead | None:
         """Read a batch from the tables of all layers; see `CowClip.read_batch`."""
         if self.cowclip is None:
             return None
         self._register_tables()
         tables = [layer.table_at(0) for layer in self.layers]
-        return self.cowclip.read_batch(tables, ids, offsets, x, **how)
+        return self.cowclip.read_batch(tables, ids, x, form)
 
     def shards(self) -> list[Variable]:
         """List the tables of which each worker has a part."""

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cowclip_merlin import compat
-from cowclip_merlin.types import Pair, Tensor, Variable
+from cowclip_merlin.types import DType, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
+
+
+class ReadForm(NamedTuple):
+    """What to read of a batch.
+
+    Attributes:
+        offsets: where the rows of each column begin in all tables, F numbers.
+        width: columns of the hidden layers' input; beyond F * d + C, they are 0.
+        dtype: of that input, float32 or bfloat16.
+        pairs: whether to compute the second-order terms of FM.
+    """
+
+    offsets: Sequence[int]
+    width: int
+    dtype: DType
+    pairs: bool
 
 
 class BatchRead(NamedTuple):

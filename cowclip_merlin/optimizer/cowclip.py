@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.batch_read import BatchRead
+from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
@@ -293,12 +293,7 @@ class CowClip(WrappingOptimizer):
             self._update.catch_up(table, ids)
 
     def read_batch(
-        self,
-        tables: Sequence[Variable],
-        ids: Tensor,
-        offsets: Sequence[int],
-        numbers: Tensor,
-        **how: Any,
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
     ) -> BatchRead | None:
         """Read all that the layers of a model need of a batch at once, if the backend can.
 
@@ -307,16 +302,13 @@ class CowClip(WrappingOptimizer):
         Args:
             tables: of the embeddings, and if there are id weights, of these.
             ids: id of each occurrence, integer [b, F].
-            offsets: where the rows of each column begin in all tables, F numbers.
             numbers: continuous features, float32 [b, C].
-            **how: "width", "dtype" and "pairs"; see `row_updates.engine.Engine.read`.
+            form: what to read.
 
         Returns:
             The read; None if the backend cannot, or if a strategy or workers share the batch.
         """
-        if self.config.by_keras:
-            return None
-        return self._update.read(tables, ids, offsets, numbers, **how)
+        return None if self.config.by_keras else self._update.read(tables, ids, numbers, form)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.

@@ -10,6 +10,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.models.hidden.precision import computing_in
+from cowclip_merlin.optimizer.batch_read import ReadForm
 from cowclip_merlin.training.train_step import make_train_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
@@ -51,9 +52,8 @@ class Batches:
 
     def by_read(self, ids, numbers, weights):
         read = self.opt.read_batch(
-            self.tables, ids, self.offsets, numbers, width=self.width, dtype=self.dtype,
-            pairs=self.pairs,
-        )  # fmt: skip
+            self.tables, ids, numbers, ReadForm(self.offsets, self.width, self.dtype, self.pairs)
+        )
         gradients = [x[:, : y.shape[1]] for x, y in zip(self.loss_gradients(weights), read.outputs)]
         pairs = read.pairs(tuple(gradients))
         self.opt.apply_gradients(pairs, experimental_aggregate_gradients=False)
@@ -243,6 +243,7 @@ def test_models_train_by_reads_as_by_lookups(tf, where, name):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
 
 
+@pytest.mark.system
 @pytest.mark.one_case
 @pytest.mark.parametrize("name", ["deepfm, bfloat16", "deepfm", "dcnv2, bfloat16", "dcn, all"])
 def test_a_read_and_hidden_layers_as_one_operation_train_as_keras(

@@ -21,7 +21,6 @@ from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 from cowclip_merlin.types import (
     Array,
-    DType,
     IndexedSlices,
     KerasOptimizer,
     Operation,
@@ -31,7 +30,7 @@ from cowclip_merlin.types import (
 )
 
 if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.batch_read import BatchRead
+    from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
     from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
@@ -89,26 +88,15 @@ class Engine(ABC):
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
 
     def read(
-        self,
-        tables: Sequence[Variable],
-        ids: Tensor,
-        offsets: Sequence[int],
-        numbers: Tensor,
-        *,
-        width: int,
-        dtype: DType,
-        pairs: bool,
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
     ) -> BatchRead | None:
         """Read all that the layers need of a batch at once; None if this engine cannot.
 
         Args:
             tables: of the embeddings, and if there are id weights, of these.
             ids: id of each occurrence, integer [b, F].
-            offsets: where the rows of each column begin in all tables, F numbers.
             numbers: continuous features, float32 [b, C].
-            width: of the result; beyond F * d + C, it is 0.
-            dtype: of the result, float32 or bfloat16.
-            pairs: whether to compute the second-order terms of FM.
+            form: what to read.
         """
         return None
 

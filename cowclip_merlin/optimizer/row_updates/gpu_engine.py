@@ -10,7 +10,7 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.batch_read import BatchRead, BatchSlices
+from cowclip_merlin.optimizer.batch_read import BatchRead, BatchSlices, ReadForm
 from cowclip_merlin.optimizer.exchange.replica import (
     assign_locally,
     device_of,
@@ -86,36 +86,28 @@ class GpuEngine(Engine):
         return self._note_step(tables, numbers, made, any(counted))
 
     def read(
-        self,
-        tables: Sequence[Variable],
-        ids: Tensor,
-        offsets: Sequence[int],
-        numbers: Tensor,
-        *,
-        width: int,
-        dtype: DType,
-        pairs: bool,
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
     ) -> BatchRead | None:
         """Read a batch at once; see `Engine.read`."""
         if strategy_of(tables[0]) is not None:
             return None
-        bfloat16 = dtype == tf.bfloat16
+        bfloat16 = form.dtype == tf.bfloat16
         found = self.operations.module.cow_clip_read(
             ids=ids,
-            offsets=tf.constant(offsets, tf.int64),
+            offsets=tf.constant(form.offsets, tf.int64),
             numbers=numbers,
             counts=self._counts(tables),
             variables=self._variables(tables),
             tables=[self._number(table, bfloat16=bfloat16) for table in tables],
             wait=tf.executing_eagerly(),
-            width=width,
-            pairs=pairs,
-            T=dtype,
+            width=form.width,
+            pairs=form.pairs,
+            T=form.dtype,
             R=len(tables) if self.exact else 0,
         )
-        shapes = width, len(tables) - 1, int(pairs), tables[0].shape[1] * pairs
-        for tensor, columns in zip(found, shapes):
-            tensor.set_shape([ids.shape[0], columns])
+        columns = form.width, len(tables) - 1, int(form.pairs), form.pairs * tables[0].shape[1]
+        for tensor, count in zip(found, columns):
+            tensor.set_shape([ids.shape[0], count])
         return BatchRead(*found, ids=ids, tables=list(tables))
 
     def _update_read(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
-from cowclip_merlin.optimizer.batch_read import BatchRead
+from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import run_in_replicas
@@ -98,18 +97,13 @@ class RowUpdate:
         self._engine.catch_up(tables, flat_ids(ids))
 
     def read(
-        self,
-        tables: Sequence[Variable],
-        ids: Tensor,
-        offsets: Sequence[int],
-        numbers: Tensor,
-        **how: Any,
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
     ) -> BatchRead | None:
         """Read all that the layers need of a batch at once, or return None; see `Engine.read`."""
         if workers.current() is not None:
             return None
         self._create_missing(self.tables.registered, *([table] for table in tables))
-        return self._engine.read(tables, ids, offsets, numbers, **how)
+        return self._engine.read(tables, ids, numbers, form)
 
     def refuse_never_caught_up(self, tables: Sequence[Variable]) -> None:
         """Refuse tables that a forward pass has read if `catch_up` was never called for them."""
