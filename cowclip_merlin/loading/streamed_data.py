@@ -2,7 +2,8 @@
 
 The permutation of an epoch is the same as for `DeviceData`, cut into chunks of several batches.
 During training on one chunk, a thread gathers the rows of the next one from the memory map and
-copies them to the device. So the batches equal those of `DeviceData`, bit for bit.
+copies them to the device. So with the same generator, the batches equal those of `DeviceData`, bit
+for bit.
 """
 
 from __future__ import annotations

@@ -105,8 +105,10 @@ def check_both_labels(path: Path, split: str, labels: Array, *, remedy: str) -> 
         remedy: what the user can do.
 
     Raises:
-        InputError: if all rows have the same label.
+        InputError: if there is no row, or all have the same label.
     """
+    if not len(labels):
+        raise InputError(f"{path}: no {split} row has a weight above 0; {remedy}")
     if len(found := np.unique(labels)) < 2:
         raise InputError(
             f"{path}: all {len(labels)} {split} rows have the label {found[0]:g}; an AUC needs "

@@ -1,6 +1,7 @@
 """Weights of rows: loading, the loss of a step, runs and evaluation."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,10 @@ from cowclip_merlin.loading import (
     train_validation_split,
 )
 from cowclip_merlin.loading.columns import read_columns
+from cowclip_merlin.targets import Target
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
+from cowclip_merlin.training.evaluation import check_targets_scored
 from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
@@ -184,3 +187,10 @@ def test_held_out_rows_need_a_weight(columns):
     nothing = replace(columns, weight=np.zeros_like(columns.weight))
     with pytest.raises(InputError, match=r"all weights of the .* training rows are 0"):
         train_validation_split(nothing, 0.2)
+
+
+def test_rows_to_score_need_a_weight_above_0():
+    """Otherwise there is no label that could be the same for all."""
+    given = (Path("data"), "test", [Target("click", False)], np.ones(3), np.zeros(3))
+    with pytest.raises(InputError, match="data: no test row has a weight above 0; look"):
+        check_targets_scored(*given, remedy="look")
