@@ -192,6 +192,7 @@ class ClickModel(SyncedLayer, mm.Block):
         layers = self.row_sync.layers
         fused = all(type(x) is embedding.FusedEmbedding and x.trainable for x in layers)
         usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
+        usual = usual and not hasattr(self, "towers")  # their gates have no padded columns
         if not fused or not usual or len(self.columns.targets) > 1 or inputs.requests is not None:
             return None
         ids, x = self.columns.stack(inputs, keep_type=True)

@@ -84,3 +84,10 @@ def test_a_hundred_thousand_rows(compute):
     rng = np.random.default_rng(2)
     logits = rng.normal(-1, 2, 100_000).astype(np.float32)
     check(compute, (rng.random(100_000) < sigmoid(logits)).astype(np.float32), logits)
+
+
+def test_a_rate_that_rounds_to_one_has_no_entropy(compute):
+    """As on the host, where the entropy of one class is 0."""
+    labels, logits, weights = [1.0, 0.0], [0.5, -0.5], [1e20, 1.0]
+    found = on_device(compute, labels, logits, weights)
+    assert np.isnan(found.normalized_entropy) and found.log_loss == pytest.approx(0.474, abs=1e-3)

@@ -97,7 +97,7 @@ def _metrics(sums: _Sums, bins: npt.NDArray[np.float64]) -> DeviceMetrics:
         auc_error=math.sqrt(sums.variance) if both else NAN,
         log_loss=loss,
         normalized_entropy=-loss / (rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
-        if both
+        if 0 < rate < 1
         else NAN,
         calibration=sums.probabilities / positives if positives else NAN,
         bins=[ReliabilityBin(int(rows), *means) for rows, *means in bins.T.tolist() if rows],

@@ -297,7 +297,8 @@ class CowClip(WrappingOptimizer):
     ) -> BatchRead | None:
         """Read all that the layers of a model need of a batch at once, if the backend can.
 
-        `BatchRead.pairs` are then the tables' pairs for `apply_gradients`, without aggregation.
+        `BatchRead.pairs` are then the tables' pairs for `apply_gradients`, without aggregation, for
+        one step: a second one would start from the same rows and undo the first.
 
         Args:
             tables: of the embeddings, and if there are id weights, of these.
@@ -308,7 +309,10 @@ class CowClip(WrappingOptimizer):
         Returns:
             The read; None if the backend cannot, or if a strategy or workers share the batch.
         """
-        return None if self.config.by_keras else self._update.read(tables, ids, numbers, form)
+        others = self.tables.group(tables)[1]  # which the dense optimizer trains
+        if self.config.by_keras or others:
+            return None
+        return self._update.read(tables, ids, numbers, form)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.

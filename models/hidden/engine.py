@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE
 from cowclip_merlin.models.hidden import check
@@ -60,8 +59,9 @@ def engine_for(device: int, dtype: DType) -> Engine | None:
         engine = _engine(device)
         with ThreadPoolExecutor(1) as thread:  # outside of the graph that this one may be tracing
             difference = thread.submit(check.difference, engine, dtype).result()
-    except (InputError, tf.errors.OpError, RuntimeError) as error:  # CuPy raises the last
+    except Exception as error:  # CuPy's compiler has errors of its own
         words = re.sub(r"\{\{.*?\}\} |: use --jit-compile| \[Op:.*", "", str(error), flags=re.S)
+        words = (words.strip().splitlines() or [type(error).__name__])[0]
         _log.warning("slower hidden layers on the GPU: %s", words)
         return None
     if difference:

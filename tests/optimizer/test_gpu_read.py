@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 from emulated_cupy import COMPILER, another_order, launches
+from merlin.schema import ColumnSchema, Schema, Tags
 from table_schemas import schema_of_tables
 from two_tables import assert_close
 
 import cowclip_merlin as cc
+from cowclip_merlin.batch import Batch, Ids
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.models.hidden.precision import computing_in
-from cowclip_merlin.optimizer.batch_read import ReadForm
+from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
 from cowclip_merlin.training.train_step import make_train_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
@@ -261,3 +264,49 @@ def test_a_read_and_hidden_layers_as_one_operation_train_as_keras(
     rtol = 1e-2 if "precision" in MODELS[name] else 1e-5
     for x, y in zip(theirs, ours, strict=True):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
+
+
+@pytest.mark.system
+def test_a_read_is_stepped_with_its_own_tables_in_order(tf, emulated):
+    model = Batches(tf, "cupy", graph=False)
+    ids, numbers = tf.zeros([2, FIELDS], tf.int64), tf.zeros([2, NUMBERS])
+    form = ReadForm(model.offsets, model.width, model.dtype, True)
+    read = model.opt.read_batch(model.tables, ids, numbers, form)
+    pairs = read.pairs(tuple(map(tf.zeros_like, read.outputs)))
+    for wrong in (pairs[::-1], pairs[:1]):
+        with pytest.raises(InputError, match="give apply_gradients all of its `pairs`"):
+            model.opt.apply_gradients(wrong, experimental_aggregate_gradients=False)
+    opt = cc.CowClip(backend="cupy", update="lazy", embeddings=model.tables[:1])
+    assert opt.read_batch(model.tables, ids, numbers, form) is None  # one has another optimizer
+
+
+@pytest.mark.system
+def test_sizes_of_a_read_are_checked(tf, emulated):
+    model = Batches(tf, "cupy", graph=False)
+    ids, numbers = tf.zeros([2, FIELDS], tf.int64), tf.zeros([2, NUMBERS])
+    form = ReadForm(model.offsets, model.width, model.dtype, True)
+    wrong = {
+        "2 rows and 5 columns of ids, but offsets of 4 columns": (
+            ids, numbers, form._replace(offsets=[0] * 4),
+        ),
+        "and 1 rows of numbers": (ids, numbers[:1], form),
+        "width is 8": (ids, numbers, form._replace(width=8)),
+    }  # fmt: skip
+    for words, given in wrong.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+            model.opt.read_batch(model.tables, *given)
+
+
+@pytest.mark.parametrize("kind", ["mmoe", None])
+def test_gates_know_no_padded_columns(tf, monkeypatch, kind):
+    """So a model of several networks goes on by lookups, though it has one target."""
+    schema = schema_of_tables({"a": 5}, continuous=["x"])
+    rating = ColumnSchema("rating", dtype=np.float32, tags=[Tags.TARGET, Tags.REGRESSION])
+    if kind:
+        schema = Schema([*schema.excluding_by_name("click"), rating])
+    model = cc.models.deepfm(schema, embedding_dim=3, mlp=(4,), multi_task=kind).blocks[0]
+    outputs = [tf.zeros([2, columns]) for columns in (8, 1, 1, 3)]
+    read = BatchRead(*outputs, tf.zeros([9], tf.uint32), [], tf.zeros([2, 1], tf.int32), [])
+    monkeypatch.setattr(model.row_sync, "read_batch", lambda *_: read)
+    batch = Batch(Ids(tf.zeros([2, 1], tf.int32)), tf.zeros([2, 1]), tf.zeros([2]))
+    assert (model.read_at_once(batch) is None) == (kind == "mmoe")

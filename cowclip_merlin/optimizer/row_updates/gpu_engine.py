@@ -113,6 +113,11 @@ class GpuEngine(Engine):
     def _update_read(
         self, slices: BatchSlices, tables: Sequence[Variable], counted: Sequence[bool]
     ) -> tuple[list[Tensor], Summary]:
+        if [x.ref() for x in tables] != [x.ref() for x in slices.read.tables]:
+            raise InputError(
+                "a batch that was read at once is stepped at once: give apply_gradients all of its "
+                "`pairs`, in their order"
+            )
         flat, first, second = slices.gradients
         bfloat16 = flat.dtype == tf.bfloat16
         numbers = [

@@ -133,6 +133,7 @@ def test_keras_computes_what_the_operation_does_not(tf, schema, fake, what):
     [
         ("spoiled", "cuBLASLt differs in result by"),
         ("no algorithm", "cuBLASLt cannot compute a product"),
+        ("compiler", "nvrtc: bad architecture"),
         ("missing", "libcublasLt.so.12 of NVIDIA's cuBLASLt was not found"),
         ("old", "cublasLtCreate of NVIDIA's cuBLASLt was not found"),
     ],
@@ -142,6 +143,12 @@ def test_without_a_right_result_keras_trains_and_one_line_says_why(
 ):
     if wrong in ("spoiled", "no algorithm"):
         fake.reset(refuse=PLAIN if wrong == "no algorithm" else 0, spoil=wrong == "spoiled")
+    elif wrong == "compiler":
+
+        def fail(device):
+            raise Exception("nvrtc: bad architecture\nline 2")  # as CuPy's, of no usual kind
+
+        monkeypatch.setattr("cowclip_merlin.models.hidden.engine.load_kernels", fail)
     else:
         file = "/nowhere.so" if wrong == "missing" else "libm.so.6"
         monkeypatch.setattr("cowclip_merlin.models.hidden.engine.cublas_file", lambda: file)

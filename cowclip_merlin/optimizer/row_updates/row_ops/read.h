@@ -37,9 +37,14 @@ class ReadOp : public RowOp {
     reading.batch = batch, reading.fields = ids->dim_size(1), reading.d = table.d;
     reading.tile = table.tile, reading.numbers = numbers->dim_size(1), reading.width = width_;
     reading.x = static_cast<const float*>(numbers->data());
-    if (offsets->NumElements() != reading.fields)
+    if (offsets->NumElements() != reading.fields || numbers->dim_size(0) != batch)
       return tensorflow::errors::InvalidArgument(
-          "a batch of ", reading.fields, " fields, but offsets of ", offsets->NumElements());
+          "a batch of ", batch, " rows and ", reading.fields, " columns of ids, but offsets of ",
+          offsets->NumElements(), " columns and ", numbers->dim_size(0), " rows of numbers");
+    for (const CowClipTable* each : tables_)
+      if (each->rows != table.rows)
+        return tensorflow::errors::InvalidArgument(
+            "tables that are read at once have ", table.rows, " and ", each->rows, " rows");
     if (reading.fields * reading.d + reading.numbers > width_)
       return tensorflow::errors::InvalidArgument("width is ", width_, ", but a row has ",
                                                  reading.fields * reading.d + reading.numbers);
@@ -130,6 +135,10 @@ class ReadStepOp : public RowStepOp {
     tensorflow::OpInputList rows;
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
     const Long batch = flat->dim_size(0), n = batch * fields_;
+    const Long size = 5 * Pitch(n), found = grouped->NumElements();
+    if (found != size)
+      return tensorflow::errors::InvalidArgument("a read of ", batch, " rows has ", size,
+                                                 " numbers of groups, not ", found);
     const Long firsts = tables_.size() > 1 ? batch : 0, pairs = sums->NumElements() / tables_[0]->d;
     if (first->NumElements() != firsts || second->NumElements() != pairs)
       return tensorflow::errors::InvalidArgument(
