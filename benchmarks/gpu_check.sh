@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU, the most valuable first: the launched kernels against the CPU,
-# the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, the step's profile by kernel,
-# and peers. Then all tests, other models and batches, loaders, vocabularies, workers, the baseline.
+# the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, peers, and the step's profile
+# by kernel. Then all tests, other models and batches, loaders, vocabularies, workers, the baseline.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
@@ -50,7 +50,7 @@ run() { # MINUTES COMMAND...: a command that takes longer is ended, and counts a
     shift
     printf '+ %s\n' "$*"
     if [ -n "$dry" ]; then return; fi
-    if ! timeout "${minutes}m" "$@" 2>&1; then
+    if ! timeout -k 10s "${minutes}m" "$@" 2>&1; then # killed if it ignores the end
         echo "FAILED: $*"
         failed=1
     fi
@@ -62,23 +62,27 @@ check() {
     bench=("$python" -m cowclip_merlin bench --device gpu --clip cowclip)
     deepfm=("${bench[@]}" --backend cupy --update exact --batch-sizes 131072,1024)
     tests=("$python" -m pytest -rs -m gpu)
-    epoch=("$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000)
+    epoch=("$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000
+        --backend cupy --precision bfloat16 --seconds 120)
+    peers=(--batches 131072,1024 --rows 2000000 --rounds 2
+        --contestants "bare-mlp,cowclip exact,cowclip lazy,keras-adam")
     run 3 "${tests[@]}" tests/optimizer/test_gpu_read.py tests/optimizer/test_gpu_dense.py
-    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --json "$stem-step-33m-ids.json"
-    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
-        --json "$stem-step-33m-ids-jit.json"
+    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision float32,bfloat16 \
+        --json "$stem-step-33m-ids.json"
     run 3 "${deepfm[@]}" --precision float32,bfloat16 --json "$stem-step.json"
-    run 6 "${epoch[@]}" --batch-sizes 131072,1024 --updates exact --precision bfloat16 \
-        --seconds 120 --json "$stem-epoch.json"
+    # One command per batch size, so that a slow epoch does not cost the other's result.
+    run 4 "${epoch[@]}" --updates exact --batch-sizes 131072 --json "$stem-epoch-131072.json"
+    run 5 "${epoch[@]}" --updates exact --batch-sizes 1024 --json "$stem-epoch-1024.json"
+    run 6 "$python" benchmarks/peers.py --device gpu "${peers[@]}" --json "$stem-peers.json"
     run 4 "$python" benchmarks/step.py profile --device gpu --precision bfloat16 \
         --batch-sizes 131072,1024 --json "$stem-step-profile.json"
-    run 6 "$python" benchmarks/peers.py --device gpu --batches 1024,131072 --rows 2000000 \
-        --rounds 2 --contestants "bare-mlp,cowclip exact,cowclip lazy,keras-adam" \
-        --json "$stem-peers.json"
-    run 30 "$python" -m pytest --hypothesis-profile=full tests/kernels tests/optimizer tests/models -rs
+    run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
+        --json "$stem-step-33m-ids-jit.json"
+    run 30 "$python" -m pytest --hypothesis-profile=full tests/kernels tests/optimizer tests/models \
+        tests/test_metrics_on_device.py tests/training/test_on_device.py -rs
     run 10 "$python" tests/smoke.py
-    run 10 "${epoch[@]}" --batch-sizes 131072,1024 --updates lazy,dense --precision bfloat16 \
-        --seconds 120 --json "$stem-epoch-lazy-dense.json"
+    run 10 "${epoch[@]}" --batch-sizes 131072,1024 --updates lazy,dense \
+        --json "$stem-epoch-lazy-dense.json"
     run 20 "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --backend cupy,tensorflow \
         --batch-sizes 1024,8192,65536,131072 --json "$stem-step-models.json"
     run 20 "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"

@@ -1,9 +1,9 @@
 """Train a whole epoch of a DeepFM: the time of its steps, and of the updates that it postpones.
 
     python benchmarks/step.py epoch [--vocabularies 1000000] [--batch-sizes 1024]
-        [--updates exact,lazy] [--rows 2000000] [--held-out 200000] [--embedding-dim 10]
-        [--precision float32] [--jit-compile] [--seconds 600] [--device auto|cpu|gpu]
-        [--json FILE] [--overwrite]
+        [--updates exact,lazy] [--backend auto] [--rows 2000000] [--held-out 200000]
+        [--embedding-dim 10] [--precision float32] [--jit-compile] [--seconds 600]
+        [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 Rows have 26 power-law ids and 13 numbers. A planted logistic model draws their labels, so the AUC
 of the trained model can be compared with the best possible one. On a GPU, CuPy makes the rows, and
@@ -48,6 +48,7 @@ class EpochSettings:
         vocabularies: ids of all fields together.
         batches: batch sizes.
         updates: "dense", "exact", "lazy".
+        backend: code that updates rows.
         rows: rows of the epoch.
         held_out: rows for the AUC.
         embedding_dim: length of an embedding row.
@@ -63,6 +64,7 @@ class EpochSettings:
     vocabularies: Sequence[int] = option((1_000_000,), "ids of all fields together")
     batches: Sequence[int] = option((1024,), "rows per step", flag="--batch-sizes")
     updates: Sequence[str] = option(("exact", "lazy"), "some of these")
+    backend: str = option("auto", "code that updates rows", choices=choices.BACKENDS)
     rows: int = option(2_000_000, "rows of the epoch")
     held_out: int = option(200_000, "rows for the AUC")
     embedding_dim: int = option(10, "length of an embedding")
@@ -103,7 +105,7 @@ class Epoch:
         self._settings, self._batch = settings, batch
         self._data = DeviceData(rows.columns)
         self.model = _model(settings, vocabulary)
-        self.optimizer = _optimizer(batch, update)
+        self.optimizer = _optimizer(batch, update, settings.backend)
         self.optimizer.create_state(self.model.trainable_variables)
         self._loss: Variable = compat.tensorflow().Variable(0.0, dtype="float64")
         self._step = make_train_step(self.model, self.optimizer, self._data, self._loss)
@@ -156,12 +158,12 @@ def _model(settings: EpochSettings, vocabulary: int) -> CTRModel:
     return model
 
 
-def _optimizer(batch: int, update: str) -> CowClip:
+def _optimizer(batch: int, update: str, backend: str) -> CowClip:
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.scaling import scale
 
     values = replace(scale("criteo", to=batch), warmup_epochs=0)
-    return CowClip.of(values, update=update, embeddings=["embeddings"])
+    return CowClip.of(values, update=update, backend=backend, embeddings=["embeddings"])
 
 
 def _auc(model: CTRModel, held_out: PlantedRows) -> tuple[float, float]:

@@ -32,8 +32,12 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     commands = [line for line in out.splitlines() if line.startswith("+ ")]
     assert all(line.startswith("+ no-such-python ") for line in commands)
     assert "-m gpu tests/optimizer/test_gpu_read.py" in commands[0]
-    assert all("--backend cupy --update exact" in line for line in commands[1:4])
-    assert "step.py epoch" in commands[4] and "tests/kernels" in commands[7]
+    assert all("--backend cupy --update exact" in line for line in commands[1:3])
+    assert all("step.py epoch" in line and "--backend cupy" in line for line in commands[3:5])
+    assert [line.split()[2] for line in commands[5:7]] == [
+        "benchmarks/peers.py", "benchmarks/step.py",
+    ]  # fmt: skip
+    assert "tests/kernels" in commands[8]
     assert "hugectr" not in out  # that needs HUGECTR_PYTHON
     assert str(results) in commands[-1] and not results.exists()
 
@@ -95,14 +99,17 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         args = build_parser().parse_args([*line[: line.index("--json")]])
         with contextlib.suppress(KeyError):  # of the empty result
             bench.run(args)
-    assert [s.vocabulary for s in made] == [33_800_000, 33_800_000, 1_000_000, 1_000_000]
-    assert [s.jit_compile for s in made] == [False, True, False, False]
-    assert made[3].backends == ("cupy", "tensorflow") and made[0].precisions == ("bfloat16",)
+    assert [s.vocabulary for s in made] == [33_800_000, 1_000_000, 33_800_000, 1_000_000]
+    assert [s.jit_compile for s in made] == [False, False, True, False]
+    assert made[3].backends == ("cupy", "tensorflow") and made[0].precisions == (
+        "float32",
+        "bfloat16",
+    )
     for name, module in modules.items():
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]
         given = [line[len(words) :] for line in lines if line[: len(words)] == words]
-        assert len(given) == (2 if name in ("step epoch", "peers") else 1)
+        assert len(given) == {"step epoch": 3, "peers": 2}.get(name, 1)
         for line in given:
             settings = module.BENCHMARK.settings_from(module.BENCHMARK.parser().parse_args(line))
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))
