@@ -183,6 +183,27 @@ def test_with_l2_a_replay_ends_where_weights_are_0(u, d, steps, seed, l2, clip):
     np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-14)
 
 
+def test_a_row_at_rest_does_not_wait_for_the_rows_before_it():
+    """Rows of the same chunk: those that start near 0 are 0 long before the others."""
+    start = np.array([[1.0], [1e-6], [0.5], [1e-6], [1e-3]], np.float32)
+    rows = [start, np.zeros_like(start), np.zeros_like(start)]
+    alphas, values = np.full(1500, 1e-4, np.float32), RowSettings(l2=1e-4)
+    expected = replay_every_step(rows, alphas, values)
+    fast.replay_rows(*rows, np.zeros(5, np.int32), alphas, len(alphas), values)
+    np.testing.assert_array_equal(rows[0][[1, 3]], 0)
+    assert (expected[0] != 0).all() and (rows[0][[0, 2]] > 0.1).all()
+    np.testing.assert_allclose(rows[0], expected[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
+
+
+def test_a_square_too_small_for_a_normal_number_is_0():
+    """It would take a CPU a hundred cycles, in every step of a weight that is almost 0."""
+    w = np.full((4, 8), 1e-17, np.float32)  # its gradient is 2e-21, and the moment would be 4e-45
+    rows = [w, np.zeros_like(w), np.zeros_like(w)]
+    fast.replay_rows(*rows, np.zeros(4, np.int32), np.full(9, 1e-9, "f"), 9, RowSettings(l2=1e-4))
+    assert (rows[2] == 0).all() and (rows[1] != 0).all()
+
+
 def test_a_replay_ends_early_only_where_that_is_right():
     rng, rates = np.random.default_rng(5), np.full(20_000, 1e-4, np.float32)
     for values, ends in (

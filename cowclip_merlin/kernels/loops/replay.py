@@ -57,6 +57,17 @@ def decay_at_rest(
 
 
 @compiled
+def swap_rows(w: Array, m: Array, v: Array, rows: Array, d: int, i: int, k: int) -> None:
+    """Swap rows i and k, of length d, which lie one after another, and their numbers."""
+    rows[i], rows[k] = rows[k], rows[i]
+    for j in range(d):
+        x, y = i * d + j, k * d + j
+        w[x], w[y] = w[y], w[x]
+        m[x], m[y] = m[y], m[x]
+        v[x], v[y] = v[y], v[x]
+
+
+@compiled
 def clip_absent(
     g: Array, w: Array, d: int, n: int, kind: int, r: float, floor: float, bound: float
 ) -> None:
@@ -103,9 +114,10 @@ def replay_chunk(
 ) -> None:  # fmt: skip
     """Replay some rows, sorted by the steps that they have seen, up to the last step.
 
-    Rows [done, begun) take the steps. Those before are at rest, and those after have seen them.
+    Rows [done, begun) take the steps. Those before are at rest, and those after have seen them. A
+    row that comes to rest swaps its place with the first that takes them.
     """
-    n, d, to = len(rows), w.shape[1], len(alphas)
+    n, d, to, rows = len(rows), w.shape[1], len(alphas), rows.copy()
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
     g = np.empty(n * d if kind else 0, w.dtype)
     left = np.empty(n, np.int64)
@@ -121,9 +133,11 @@ def replay_chunk(
         while begun < n and seen[begun] <= step:
             begun += 1
         if largest >= 0 and to - step >= _CHECK_EVERY:  # fewer steps cost less than the check
-            while done < begun and is_at_rest(a, b, e, done * d, d, largest, keep[2], l2):
-                left[done] = step
-                done += 1
+            for i in range(done, begun):
+                if is_at_rest(a, b, e, i * d, d, largest, keep[2], l2):
+                    swap_rows(a, b, e, rows, d, i, done)
+                    left[done] = step
+                    done += 1
         end = to if begun == n else min(to, np.int64(seen[begun]))
         if done < begun:
             end = min(end, step + _CHECK_EVERY)
