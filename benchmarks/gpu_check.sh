@@ -9,8 +9,8 @@
 #                                      also compares with HugeCTR, in NVIDIA's image merlin-hugectr
 #
 # Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
-# Continues after a failure, and then exits with 1; exits with 3 if there is no GPU, or if the row
-# operations cannot be built.
+# Continues after a failure, and then exits with 1; exits with 3 if CuPy or TensorFlow finds no GPU, or
+# if the row operations cannot be built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -35,8 +35,10 @@ if [ -z "$dry" ] && ! "$python" -c "import pytest, hypothesis"; then
     echo "the tests need pytest and hypothesis: install them, as in pip install '.[gpu,dev]'" >&2
     exit 3
 fi
-if [ -z "$dry" ] && ! "$python" -c "from cowclip_merlin.optimizer.row_updates import gpu_ops
-gpu_ops.require_cupy(); gpu_ops.build()"; then
+if [ -z "$dry" ] && ! "$python" -c "import sys
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+gpu_ops.require_cupy(); gpu_ops.build()
+gpu_ops.tf.config.list_physical_devices('GPU') or sys.exit('TensorFlow finds no GPU')"; then
     echo "training would update rows by TensorFlow's slower operations: see the line above" >&2
     exit 3
 fi

@@ -6,22 +6,13 @@ The source follows `source.COMMON_SOURCE` in a program of its own.
 from __future__ import annotations
 
 MLP_SOURCE = r"""
-typedef unsigned short bits_t;  // of a bfloat16
-
 __device__ inline float load(const void* from, index_t i, int bfloat16) {
     if (!bfloat16) return ((const float*)from)[i];
-    return __uint_as_float((unsigned int)((const bits_t*)from)[i] << 16);
-}
-
-// Round to the nearest bfloat16, to even; a NaN stays one.
-__device__ inline bits_t rounded(float x) {
-    const unsigned int bits = (unsigned int)__float_as_int(x);
-    if (x != x) return (bits_t)((bits >> 16) | 64);
-    return (bits_t)((bits + 32767 + ((bits >> 16) & 1)) >> 16);
+    return from_bfloat16(((const bfloat16_t*)from)[i]);
 }
 
 __device__ inline void store(void* to, index_t i, int bfloat16, float x) {
-    if (bfloat16) ((bits_t*)to)[i] = rounded(x);
+    if (bfloat16) ((bfloat16_t*)to)[i] = to_bfloat16(x);
     else ((float*)to)[i] = x;
 }
 
@@ -33,10 +24,10 @@ struct __align__(16) Four {
 __device__ inline Four load_four(const void* from, index_t i, int bfloat16) {
     Four four;
     if (bfloat16) {
-        const unsigned long long bits = *(const unsigned long long*)((const bits_t*)from + i);
+        const unsigned long long bits = *(const unsigned long long*)((const bfloat16_t*)from + i);
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            four.x[j] = __uint_as_float((unsigned int)(bits >> 16 * j) << 16);
+            four.x[j] = from_bfloat16((bfloat16_t)(bits >> 16 * j));
     } else {
         four = *(const Four*)((const float*)from + i);
     }
@@ -47,8 +38,8 @@ __device__ inline void store_four(void* to, index_t i, int bfloat16, const Four&
     if (bfloat16) {
         unsigned long long bits = 0;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) bits |= (unsigned long long)rounded(four.x[j]) << 16 * j;
-        *(unsigned long long*)((bits_t*)to + i) = bits;
+        for (int j = 0; j < 4; ++j) bits |= (unsigned long long)to_bfloat16(four.x[j]) << 16 * j;
+        *(unsigned long long*)((bfloat16_t*)to + i) = bits;
     } else {
         *(Four*)((float*)to + i) = four;
     }

@@ -9,17 +9,6 @@ The source follows `replay.REPLAY_SOURCE` in one program and uses its functions.
 from __future__ import annotations
 
 READ_SOURCE = r"""
-#if BFLOAT16
-// Round to the nearest, ties to even, as TensorFlow does.
-__device__ inline value_t narrow(float x) {
-    const word_t bits = __float_as_uint(x);
-    if (x != x) return (value_t)(bits >> 16 | 64u);
-    return (value_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-#else
-__device__ inline value_t narrow(float x) { return x; }
-#endif
-
 // What the rows of a table need that a batch reads; see `one_of_block`. Equal to `FetchTable` in
 // row_ops/tables.h.
 struct FetchTable {

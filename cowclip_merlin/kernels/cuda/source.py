@@ -39,12 +39,27 @@ def options(d: int, tile: int, *, bfloat16: bool = False) -> tuple[str, ...]:
 
 
 COMMON_SOURCE = r"""
+typedef unsigned short bfloat16_t;  // its bits
+
+__device__ inline float from_bfloat16(bfloat16_t x) {
+    return __uint_as_float((unsigned int)x << 16);
+}
+
+// Round to the nearest, ties to even, as TensorFlow does; a NaN stays one.
+__device__ inline bfloat16_t to_bfloat16(float x) {
+    const unsigned int bits = __float_as_uint(x);
+    if (x != x) return (bfloat16_t)(bits >> 16 | 64u);
+    return (bfloat16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 #if BFLOAT16
-typedef unsigned short value_t;
-__device__ inline float widen(value_t x) { return __uint_as_float((unsigned int)x << 16); }
+typedef bfloat16_t value_t;
+__device__ inline float widen(value_t x) { return from_bfloat16(x); }
+__device__ inline value_t narrow(float x) { return to_bfloat16(x); }
 #else
 typedef float value_t;
 __device__ inline float widen(value_t x) { return x; }
+__device__ inline value_t narrow(float x) { return x; }
 #endif
 
 typedef long long index_t;  // n * d and u * d may exceed 2^31

@@ -75,15 +75,9 @@ class GpuEngine(Engine):
             return self._update_read(pairs[0][0], tables, counted)
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
         indices = _alike([s.indices for s, _ in pairs], (tf.int64, tf.int32))
-        bfloat16 = values[0].dtype == tf.bfloat16
-        numbers = [
-            self._number(table, counted=each, bfloat16=bfloat16)
-            for table, each in zip(tables, counted)
-        ]
-        made = self.operations.module.cow_clip_step(
-            indices=indices, values=values, **self._step_arguments(tables, numbers)
-        )
-        return self._note_step(tables, numbers, made, any(counted))
+        how = self._step_arguments(tables, counted, values[0].dtype)
+        made = self.operations.module.cow_clip_step(indices=indices, values=values, **how)
+        return self._note_step(tables, how["tables"], made, any(counted))
 
     def read(
         self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
@@ -119,12 +113,7 @@ class GpuEngine(Engine):
                 "`pairs`, in their order"
             )
         flat, first, second = slices.gradients
-        bfloat16 = flat.dtype == tf.bfloat16
-        numbers = [
-            self._number(table, counted=each, bfloat16=bfloat16)
-            for table, each in zip(tables, counted)
-        ]
-        read = slices.read
+        how, read = self._step_arguments(tables, counted, flat.dtype), slices.read
         made = self.operations.module.cow_clip_read_step(
             groups=read.groups,
             rows=read.rows,
@@ -133,11 +122,15 @@ class GpuEngine(Engine):
             second=second,
             sums=read.sums,
             fields=read.ids.shape[1],
-            **self._step_arguments(tables, numbers),
+            **how,
         )
-        return self._note_step(tables, numbers, made, any(counted))
+        return self._note_step(tables, how["tables"], made, any(counted))
 
-    def _step_arguments(self, tables: Sequence[Variable], numbers: list[int]) -> dict[str, Any]:
+    def _step_arguments(
+        self, tables: Sequence[Variable], counted: Sequence[bool], dtype: DType
+    ) -> dict[str, Any]:
+        half = dtype == tf.bfloat16
+        numbers = [self._number(t, counted=each, bfloat16=half) for t, each in zip(tables, counted)]
         return {
             "rate": self.adam._decayed_lr(tf.float32),
             "iterations": self.adam.iterations.read_value(),
