@@ -8,9 +8,9 @@ import json
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -37,29 +37,31 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     for left in leftovers_of_killed(path):
         if left.is_file():
             left.unlink(missing_ok=True)
+    temporary = _temporary_name(path)
     with ExitStack() as stack:
-        temporary = _locked_file(path, stack)
         try:
+            _make_and_lock(temporary, path, Path.touch, stack)
             yield temporary
             os.replace(temporary, path)  # locked until then, or others would take it for a leftover
-        except BaseException:
+        except BaseException:  # Ctrl-C may come right after the file was made
             with suppress(OSError):
                 temporary.unlink()
             raise
 
 
-def _locked_file(path: Path, stack: ExitStack) -> Path:
+def _make_and_lock(
+    temporary: Path, target: Path, make: Callable[[Path], None], stack: ExitStack
+) -> None:
     while True:
-        temporary = _temporary_name(path)
         try:
-            temporary.touch()
+            make(temporary)
         except OSError as error:  # name the path of the caller, not the temporary one
-            raise OSError(error.errno, error.strerror, str(path)) from None
+            raise OSError(error.errno, error.strerror, str(target)) from None
         with suppress(FileNotFoundError):
             ours = stack.enter_context(try_lock(temporary))
             # Another process may have removed it as a leftover before it was locked.
             if ours is not False and temporary.exists():
-                return temporary
+                return
 
 
 @contextmanager
@@ -108,26 +110,15 @@ def work_folder(target: Path) -> Iterator[Path]:
 
     The folder is locked, so that other processes do not remove it as a leftover.
     """
+    work = _temporary_name(target)
     with ExitStack() as stack:
-        work = _locked_folder(target, stack)
         try:
+            _make_and_lock(work, target, partial(Path.mkdir, mode=0o700, exist_ok=True), stack)
             yield work
-        finally:
             shutil.rmtree(work, ignore_errors=True)
-
-
-def _locked_folder(target: Path, stack: ExitStack) -> Path:
-    while True:
-        try:
-            made = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_LEFT, dir=target.parent)
-        except OSError as error:  # name the path of the caller, not the temporary one
-            raise OSError(error.errno, error.strerror, str(target)) from None
-        work = Path(made)
-        with suppress(FileNotFoundError):
-            ours = stack.enter_context(try_lock(work))
-            # Another process may have removed it as a leftover before it was locked.
-            if ours is not False and work.exists():
-                return work
+        except BaseException:  # Ctrl-C may come right after the folder was made, or at its removal
+            shutil.rmtree(work, ignore_errors=True)
+            raise
 
 
 def clear_leftovers(target: Path) -> None:
@@ -215,14 +206,22 @@ def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
         raise InputError(f"{path}: already exists; use `overwrite` to replace it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
-    temporary = _temporary_name(path)
     try:  # permissions are not enough: the disk may be read-only, or the name too long
-        temporary.touch()
-        temporary.unlink()
+        _try_to_write(_temporary_name(path))
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); use another path"
         ) from None
+
+
+def _try_to_write(temporary: Path) -> None:
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_json(path: Path | str, value: Json) -> None:
