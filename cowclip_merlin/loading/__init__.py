@@ -5,7 +5,8 @@ from __future__ import annotations
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.class_weights import class_weights_of, total_weight
-from cowclip_merlin.loading.columns import ColumnArrays, read_columns
+from cowclip_merlin.loading.column_arrays import ColumnArrays
+from cowclip_merlin.loading.columns import read_columns
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.holdout import train_validation_split, validation_rows
 from cowclip_merlin.loading.placement import (

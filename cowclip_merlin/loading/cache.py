@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.columns import (
-    ColumnArrays,
-    checked_blocks,
-    read_chunks,
-    read_columns,
-)
+from cowclip_merlin.loading.column_arrays import ColumnArrays
+from cowclip_merlin.loading.columns import checked_blocks, read_chunks, read_columns
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import (
     leftovers_of_killed,

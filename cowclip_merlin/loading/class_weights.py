@@ -10,7 +10,7 @@ from cowclip_merlin.checks import ClassWeights, parse_class_weights
 from cowclip_merlin.errors import InputError
 
 if TYPE_CHECKING:
-    from cowclip_merlin.loading.columns import ColumnArrays
+    from cowclip_merlin.loading.column_arrays import ColumnArrays
 
 
 def class_weights_of(text: str, columns: ColumnArrays) -> ClassWeights:

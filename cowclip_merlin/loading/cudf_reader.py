@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
-from cowclip_merlin.loading.columns import (
-    ColumnArrays,
+from cowclip_merlin.loading.column_arrays import ColumnArrays
+from cowclip_merlin.loading.column_checks import (
     FileChunk,
     check_columns_present,
     check_no_nulls,
     column_names,
-    concatenate,
 )
+from cowclip_merlin.loading.columns import concatenate
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:

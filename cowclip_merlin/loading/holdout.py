@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.row_order import row_numbers
 
 SEED = 220406240  # a change would compare new runs with old ones on different rows

@@ -10,7 +10,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import cudf_reader
 from cowclip_merlin.loading.cache import open_columns
-from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.holdout import train_validation_split
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data

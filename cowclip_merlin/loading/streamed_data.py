@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, ranges
 from cowclip_merlin.loading.class_weights import weighted_by_class
-from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, LABELS, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor

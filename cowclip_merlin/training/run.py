@@ -21,7 +21,7 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.loading.columns import on_host
+from cowclip_merlin.loading.column_arrays import on_host
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.targets import (

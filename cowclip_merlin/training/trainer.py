@@ -21,7 +21,7 @@ from cowclip_merlin.loading import (
     total_weight,
     usual_generator,
 )
-from cowclip_merlin.loading.columns import on_host
+from cowclip_merlin.loading.column_arrays import on_host
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX
 from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped

@@ -10,7 +10,7 @@ from two_tables import assert_close
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.models.hidden.precision import computing_in
 from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm

@@ -22,7 +22,7 @@ from cowclip_merlin.loading import (
     read_columns,
     train_validation_split,
 )
-from cowclip_merlin.loading.columns import on_host
+from cowclip_merlin.loading.column_arrays import on_host
 from cowclip_merlin.system.folders import try_lock
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PreparedData

@@ -1,0 +1,161 @@
+"""The rows of one split as arrays: in host memory, mapped from files, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.batch import ranges
+from cowclip_merlin.checks import ClassWeights
+from cowclip_merlin.loading.id_layout import ColumnIds, IdLayout
+from cowclip_merlin.targets import only_clicks
+from cowclip_merlin.types import Array
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import LogFormat, PreparedData
+
+_START_BYTES = 8  # of the position of a row's first id
+
+
+@dataclass(frozen=True)
+class ColumnArrays:
+    """One split as arrays: in host memory, mapped from files, or on a GPU.
+
+    Attributes:
+        ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
+            columns, ordered as `layout` says.
+        continuous: float32 [n, C], the continuous columns and then the numbers of the vectors.
+        label: float32 [n], 0 or 1; with other targets [n, T], where a missing label is NaN.
+        lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
+            column has one id per row.
+        layout: the multi-valued columns; None: there are none.
+        weight: float32 [n], at least 0; None: all rows weigh the same.
+        class_weights: weights of the labels 0 and 1 in the loss; None: both are 1.
+
+    >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
+    ...         np.zeros(2, np.float32)).bytes_per_row
+    160
+    """
+
+    ids: npt.NDArray[np.int32]
+    continuous: npt.NDArray[np.float32]
+    label: npt.NDArray[np.float32]
+    lengths: npt.NDArray[np.int32] | None = None
+    layout: IdLayout | None = None
+    weight: npt.NDArray[np.float32] | None = None
+    class_weights: ClassWeights | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.label)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of one row on the device, the mean if rows differ."""
+        others = self.continuous.shape[1] + self.targets + (self.weight is not None)
+        if self.lengths is None:
+            return 4 * (self.ids.shape[1] + others)
+        mean = -(-self.ids.size // max(len(self), 1))
+        return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
+
+    @property
+    def targets(self) -> int:
+        """Number of targets, T."""
+        return 1 if self.label.ndim == 1 else self.label.shape[1]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that the data set has, by name: weights after labels, lengths last."""
+        names = ("ids", "continuous", "label", "weight", "lengths")
+        return {n: array for n in names if (array := getattr(self, n)) is not None}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether these are CuPy arrays."""
+        return not isinstance(self.label, np.ndarray)
+
+    @classmethod
+    def empty(cls, data: PreparedData, rows: int, arrays: ModuleType = np) -> ColumnArrays:
+        """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy.
+
+        With multi-valued columns, the rows have no ids yet; `with_ids` adds them.
+        """
+        fields, layout = len(data.categorical), id_layout(data)
+        return cls(
+            ids=arrays.empty((rows, fields) if layout is None else 0, np.int32),
+            lengths=None if layout is None else arrays.empty((rows, len(layout.multi)), np.int32),
+            layout=layout,
+            continuous=arrays.empty((rows, sum(data.log_format.widths.values())), np.float32),
+            label=arrays.empty((rows, *_axis_of_targets(data)), np.float32),
+            weight=arrays.empty(rows, np.float32) if data.log_format.weight else None,
+        )
+
+    def with_ids(self, columns: Sequence[ColumnIds]) -> ColumnArrays:
+        """Return these rows with the ids of each column.
+
+        Args:
+            columns: ids [n] of each column, or ids and lengths of a multi-valued one; see
+                `IdLayout.join`.
+        """
+        if self.layout is None:
+            for j, column in enumerate(columns):
+                self.ids[:, j] = column
+            return self
+        ids, lengths = self.layout.join(columns)
+        return replace(self, ids=ids, lengths=lengths)
+
+    def take(self, which: Array) -> ColumnArrays:
+        """Return some rows: those of a mask [n], or by their numbers, in NumPy arrays."""
+        if self.on_gpu:
+            import cupy
+
+            which = cupy.asarray(which)
+        if self.layout is None:
+            return replace(self, **{name: array[which] for name, array in self.arrays.items()})
+        rows = {name: array[which] for name, array in self.arrays.items() if name != "ids"}
+        starts = self.layout.starts(self.lengths)
+        of_row = np.diff(starts)[which]
+        return replace(self, ids=self.ids[ranges(starts[:-1][which], of_row)], **rows)
+
+    def column(self, j: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return the ids of column number `j`, and the number of ids of each row, [n]."""
+        if self.layout is None:
+            return self.ids[:, j], np.ones(len(self), np.int32)
+        of_cell = self.layout.of_all_columns(self.lengths)
+        first = self.layout.starts(self.lengths)[:-1] + of_cell[:, :j].sum(axis=1)
+        return self.ids[ranges(first, of_cell[:, j])], of_cell[:, j]
+
+
+def on_host(array: Array | None) -> Array | None:
+    """Return a NumPy array of the values of a NumPy or CuPy array.
+
+    >>> on_host(np.zeros(2)).tolist(), on_host(None)
+    ([0.0, 0.0], None)
+    """
+    return array.get() if hasattr(array, "get") else array
+
+
+def _axis_of_targets(data: PreparedData) -> tuple[int, ...]:
+    """Return the second axis of the labels; none with one label of 0 and 1."""
+    return () if only_clicks(data.targets) else (len(data.targets),)
+
+
+def id_layout(data: PreparedData) -> IdLayout | None:
+    """Return where the multi-valued columns of a prepared folder are; None without one."""
+    names = data.categorical
+    multi = tuple(names.index(name) for name in names if name in data.log_format.multi)
+    return IdLayout(len(names), multi) if multi else None
+
+
+def vector_places(log_format: LogFormat) -> dict[str, slice]:
+    """Return the columns of `ColumnArrays.continuous` that have the numbers of each vector."""
+    places, first = {}, len(log_format.continuous)
+    for name, length in log_format.vectors.items():
+        places[name] = slice(first, first + length)
+        first += length
+    return places
