@@ -78,18 +78,19 @@ def hidden_layers(
         result.set_shape([x.shape[0], widths[-1] if output is None else 1])
 
         def gradient(of_result: Tensor) -> list[Tensor]:
-            found = engine.module.cow_clip_mlp_gradient(
-                gradient=[of_result] if output is None else [],
-                output=weights[2 * count :],
-                of_output=[] if output is None else [of_result],
-                activations=made.activations,
-                masks=made.masks,
-                weights=made.weights,
-                columns=int(x.shape[1]),
-                widths=widths,
-                X=x.dtype,
-                **common,
-            )
+            with tf.device(engine.device):  # a tape runs this outside of `apply`'s scope
+                found = engine.module.cow_clip_mlp_gradient(
+                    gradient=[of_result] if output is None else [],
+                    output=weights[2 * count :],
+                    of_output=[] if output is None else [of_result],
+                    activations=made.activations,
+                    masks=made.masks,
+                    weights=made.weights,
+                    columns=int(x.shape[1]),
+                    widths=widths,
+                    X=x.dtype,
+                    **common,
+                )
             gradients = [found.dx, *found.dkernels, *found.dbiases, *found.doutput]
             for each, like in zip(gradients, (x, *weights)):
                 each.set_shape(like.shape)

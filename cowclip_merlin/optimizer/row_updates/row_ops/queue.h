@@ -78,11 +78,15 @@ class Queue {
   }
   // An error if the device has no stream, or the CUDA driver lacks a function.
   static tensorflow::Status Check(OpKernelContext* context, bool host) {
+    const bool on_gpu = context->op_device_context() != nullptr;
+    if (host && on_gpu)
+      return tensorflow::errors::FailedPrecondition(
+          "the row kernels run on the host, but a table is in the memory of a GPU");
     if (host) return tensorflow::OkStatus();
     if (TheDriver().missing != nullptr)
       return tensorflow::errors::FailedPrecondition(
           "the row kernels need the CUDA driver, but ", TheDriver().missing, " was not found");
-    if (context->op_device_context() == nullptr)
+    if (!on_gpu)
       return tensorflow::errors::FailedPrecondition(
           "the row kernels need a GPU, but a table is in the memory of another device");
     return tensorflow::OkStatus();
