@@ -12,22 +12,25 @@ from cowclip_merlin.models.hidden.fused import Engine, hidden_layers
 from cowclip_merlin.types import DType, Floats
 
 tf = compat.tensorflow()
-ROWS, WIDTHS = 256, (37, 48, 32)
+SMALL = 256, (37, 48, 32)
+LARGE = 8192, (273, 400, 400)
+"""Rows and widths like a training's: cuBLASLt chooses its code by them."""
 
 
 def difference(engine: Engine, dtype: DType) -> str:
-    """Compute a small MLP forward and backward; name what is wrong, or return "".
+    """Compute an MLP forward and backward; name what is wrong, or return "".
 
     Its numbers are -1, 0 and 1, and its biases keep activations before the ReLU away from 0. So
-    all sums are exact, and only stored results are rounded.
+    all sums are exact, and only stored results are rounded. It is `LARGE` on a GPU.
 
     Args:
         engine: what computes.
         dtype: type of the products.
     """
-    x, kernels, biases, of_result = _numbers()
-    output = np.resize([1.0, 2.0, 1.0], [WIDTHS[-1], 1])
-    of_output = np.resize([2.0, 1.0], [ROWS, 1])
+    rows, widths = SMALL if engine.device.startswith("CPU") else LARGE
+    x, kernels, biases, of_result = _numbers(rows, widths)
+    output = np.resize([1.0, 2.0, 1.0], [widths[-1], 1])
+    of_output = np.resize([2.0, 1.0], [rows, 1])
     return _difference(engine, dtype, x, kernels, biases, of_result) or _difference(
         engine, dtype, x, kernels, biases, of_output, output
     )
@@ -44,7 +47,8 @@ def _difference(
 ) -> str:
     exact = reference(x, kernels, biases, of_result, output)
     count, more = len(kernels), [] if output is None else [output]
-    inputs = [tf.constant(each, tf.float32) for each in (x, *kernels, *biases, *more)]
+    padded = np.pad(x, [(0, 0), (0, -x.shape[1] % 8)])  # as `read_batch` pads it
+    inputs = [tf.constant(each, tf.float32) for each in (padded, *kernels, *biases, *more)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         layers = inputs[0], inputs[1 : 1 + count], inputs[1 + count : 1 + 2 * count]
@@ -52,6 +56,7 @@ def _difference(
         result = hidden_layers(*layers, engine=engine, dtype=dtype, output=last)
     gradients = tape.gradient(result, inputs, tf.constant(of_result, result.dtype))
     found = [tf.cast(each, tf.float64).numpy() for each in (result, *gradients)]
+    found[1] = found[1][:, : x.shape[1]]
     names = [f"{x} {i + 1}" for x in ("kernel", "bias") for i in range(count)]
     bound = 2.0**-7 if dtype == tf.bfloat16 else 2.0**-10  # a rounding of bfloat16 or TF32, doubled
     for name, ours, right in zip(["result", "dx", *names, "output"], found, exact):
@@ -60,12 +65,12 @@ def _difference(
     return ""
 
 
-def _numbers() -> tuple[Floats, list[Floats], list[Floats], Floats]:
+def _numbers(b: int, widths: Sequence[int]) -> tuple[Floats, list[Floats], list[Floats], Floats]:
     rng = np.random.default_rng(0)
-    shapes = [(ROWS, WIDTHS[0]), *itertools.pairwise(WIDTHS), (ROWS, WIDTHS[-1])]
+    shapes = [(b, widths[0]), *itertools.pairwise(widths), (b, widths[-1])]
     x, *kernels, of_result = [rng.integers(-1, 2, shape).astype(np.float64) for shape in shapes]
     # The sums before the biases are multiples of 1, then of 1/2.
-    biases = [rng.choice([-1, 1], n) * 2.0 ** -(i + 1) for i, n in enumerate(WIDTHS[1:])]
+    biases = [rng.choice([-1, 1], n) * 2.0 ** -(i + 1) for i, n in enumerate(widths[1:])]
     return x, kernels, biases, of_result
 
 

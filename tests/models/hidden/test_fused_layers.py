@@ -114,6 +114,35 @@ def test_products_and_launches(tf, engine, fake, dtype, refused, forward, backwa
     assert [launches(name) - x for name, x in zip(names, before)] == expected
 
 
+def test_both_operations_are_on_the_device_of_the_engine(tf, engine):
+    """A tape calls the gradient outside of the device scope of the forward pass."""
+    from cowclip_merlin.models.hidden.fused import hidden_layers
+
+    ours = engine["float32"]
+
+    @tf.function
+    def run(x, kernel, bias):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = hidden_layers(x, [kernel], [bias], engine=ours, dtype=tf.float32)
+        return tape.gradient(result, x)
+
+    graph = run.get_concrete_function(tf.ones([4, 8]), tf.ones([8, 8]), tf.ones([8])).graph
+    devices = {op.type: op.device for op in graph.get_operations() if "CowClip" in op.type}
+    assert set(devices) == {"CowClipMlp", "CowClipMlpGradient"}
+    assert {tf.DeviceSpec.from_string(x).device_type for x in devices.values()} == {"CPU"}
+
+
+@pytest.mark.thorough
+def test_the_check_of_a_gpu_passes_with_right_products(tf, engine, monkeypatch):
+    """With fewer rows, for time."""
+    from cowclip_merlin.models.hidden import check
+
+    monkeypatch.setattr(check, "SMALL", (512, check.LARGE[1]))
+    for name in TYPES:
+        assert check.difference(engine[name], tf.as_dtype(name)) == ""
+
+
 def test_in_any_order_of_threads(tf, engine, fake):
     for refused in REFUSED:
         fake.reset(refuse=refused)
