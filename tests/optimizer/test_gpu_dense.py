@@ -128,6 +128,26 @@ def test_a_refused_step_leaves_the_dense_weights_as_they_were(tf, emulated, grap
     assert (model.state()[0] != before[0]).any() and np.isfinite(model.state()[0]).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_stays_out_of_the_weights_and_ends_the_training(
+    tf, emulated, wrong
+):
+    """The tables see none: fused layers turn NaN into 0 on the way forward."""
+    from cowclip_merlin.errors import Diverged
+    from cowclip_merlin.training.divergence import raising_diverged
+
+    model = DenseModel(tf, adam_of(tf)).train(1)
+    gradient, *others = model.gradients()
+    gradient = tf.tensor_scatter_nd_update(gradient, [[0] * len(gradient.shape)], [wrong])
+    before = model.ours[0].numpy()
+    said = "the gradient of a dense weight is not finite"
+    with pytest.raises(Diverged, match=said), raising_diverged():
+        model.step(tf.ones([1, 2]), [gradient, *others])
+        model.opt.flush()
+    after = model.ours[0].numpy().ravel()
+    assert after[0] == before.ravel()[0] and np.isfinite(after).all()
+
+
 @pytest.mark.parametrize("refused", [0, 1])
 def test_the_kernel_reads_whether_the_step_was_refused(tf, emulated, refused):
     """On a GPU, the host learns it later: its copy of the status says that all is well."""

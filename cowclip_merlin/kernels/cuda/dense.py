@@ -20,10 +20,12 @@ struct Weights {
     Weight of[MOST_WEIGHTS];
 };
 
-// One step of Adam of all these weights, unless the tables have refused the step.
+// One step of Adam of all these weights, unless the tables have refused the step. Numbers whose
+// gradient is not finite stay, and the next step is refused: fused layers turn NaN into 0 on their
+// way forward, so no loss may ever show it.
 extern "C" __global__ void step_weights(
     const __grid_constant__ Weights weights, const float* rate, const index_t* iterations,
-    const float* beta_1, const float* beta_2, float epsilon, const index_t* status) {
+    const float* beta_1, const float* beta_2, float epsilon, index_t* status) {
     if (status[0] != 0) return;
     __shared__ float alpha;
     if (threadIdx.x == 0) alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
@@ -32,8 +34,13 @@ extern "C" __global__ void step_weights(
     const Weight& one = one_of_block(weights);
     const index_t threads = threads_of(one);
     for (index_t i = thread_of(one); i < one.size; i += threads) {
+        const float g = one.g[i];
+        if (g - g != 0.0f) {  // NaN or infinite
+            status[0] = 1;
+            continue;
+        }
         float w = one.w[i], m = one.m[i], v = one.v[i];
-        adam(w, m, v, one.g[i], my_alpha, keep_m, keep_v, epsilon);
+        adam(w, m, v, g, my_alpha, keep_m, keep_v, epsilon);
         one.w[i] = w;
         one.m[i] = m;
         one.v[i] = v;

@@ -131,7 +131,8 @@ class RowOp : public OpKernel {
     }
     if (seen.pinned[0] == 0) return tensorflow::OkStatus();
     Look(seen, status, queue);  // a step tells only whether it was refused, and of its own tables
-    std::string words = "a step was refused";
+    // What `step_weights` reports has no row.
+    std::string words = "the gradient of a dense weight is not finite";
     for (int slot = slots - 1; slot >= 0; --slot)
       for (int what = 0; what < 2; ++what) {
         const Long value = seen.pinned[1 + 3 * slot + what];
