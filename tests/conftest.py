@@ -25,6 +25,9 @@ if WORKERS > 1:  # before TensorFlow, NumPy and Arrow read them; child processes
     for name in THREADS:
         os.environ.setdefault(name, "1")
 
+# On a GPU, products of float32 would be rounded to TF32, too coarse to compare with references.
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+
 # No deadline: other processes take the cores. `--hypothesis-profile=full` chooses the other one.
 hypothesis.settings.register_profile("full", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
