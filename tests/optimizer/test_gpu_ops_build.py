@@ -25,7 +25,7 @@ def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
 
 def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     """CUDA C++, the C++ of the operations and Python each need them."""
-    from cowclip_merlin.kernels.cuda import group, source
+    from cowclip_merlin.kernels.cuda import group, look_back, source
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
@@ -39,7 +39,7 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     sizes = {}
     for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
         sizes[name] = eval(value.replace("/", "//"), sizes)
-    assert sizes["kBlock"] == sizes["BLOCK"] == group.BLOCK
+    assert sizes["kBlock"] == sizes["BLOCK"] == look_back.BLOCK
     assert sizes["kChunk"] == sizes["CHUNK"]
     assert sizes["kDigits"] == sizes["DIGITS"] == 1 << group.DIGIT_BITS
     assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == group.DIGIT_BITS
