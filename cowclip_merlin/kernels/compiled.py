@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import TypeVar, overload
 
 from numba import njit
@@ -19,8 +22,8 @@ def compiled(
 ) -> Loop | Callable[[Loop], Loop]:
     """Compile a function with numba, and cache the machine code on disk if possible.
 
-    Numba compiles a function again only when the function's own file changes. After a change to a
-    function that other files call, delete `__pycache__`. Divisions do not check for zero.
+    A change of a file with compiled functions makes numba compile those of all files again, because
+    they call each other. Divisions do not check for zero.
 
     Args:
         function: function to compile; None returns a decorator.
@@ -37,6 +40,22 @@ def compiled(
         return lambda each: compiled(each, parallel=parallel)
     options = {"parallel": parallel, "nogil": not parallel, "error_model": "numpy"}
     try:
-        return njit(function, cache=True, **options)
+        found = njit(function, cache=True, **options)
     except RuntimeError:  # no folder for the cache is writable
         return njit(function, **options)
+    if not hasattr(found, "_cache"):  # NUMBA_DISABLE_JIT
+        return found
+    # Numba itself compares only the function's own file, and would use old code of other files.
+    file = found._cache._cache_file
+    file._source_stamp = (file._source_stamp, _hash_of_sources())
+    return found
+
+
+@cache
+def _hash_of_sources() -> str:
+    """Return a hash of the files whose compiled functions others may call."""
+    package = Path(__file__).parents[1]
+    files = sorted([*(package / "kernels").rglob("*.py"), *(package / "tables").rglob("*.py")])
+    texts = [file.read_bytes() for file in files]
+    compiled_ones = [text for text in texts if b"@compiled" in text or b"numba" in text]
+    return sha256(b"".join(compiled_ones)).hexdigest()
