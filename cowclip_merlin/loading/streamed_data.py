@@ -1,15 +1,16 @@
 """Stream rows to the device in chunks, for data larger than the device's memory.
 
 The permutation of an epoch is the same as for `DeviceData`, cut into chunks of several batches.
-During training on one chunk, a thread gathers the rows of the next one from the memory map and
-copies them to the device. So with the same generator, the batches equal those of `DeviceData`, bit
-for bit.
+During training on one chunk, threads gather the rows of the next one from the memory map and copy
+them to the device. So with the same generator, the batches equal those of `DeviceData`, bit for
+bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,11 @@ from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, LABELS, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor
+from cowclip_merlin.workflows.threads import cpu_threads
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
+_NAME = "cowclip-stream"  # of the threads
 
 
 class StreamedData(Data):
@@ -85,13 +88,14 @@ class StreamedData(Data):
         order = np.asarray(order)
         size = batch_size * self._batches_per_chunk(batch_size)
         chunks = [order[first : first + size] for first in range(0, len(order), size)]
-        # The end of the block waits for the thread, also if the consumer stops early.
-        with ThreadPoolExecutor(1, "cowclip-stream") as pool:
-            ahead = [pool.submit(self._load, chunk) for chunk in chunks[:1]]
+        # The end of the block waits for the threads, also if the consumer stops early.
+        with _Gatherer() as gatherer, ThreadPoolExecutor(1, _NAME) as pool:
+            load = partial(self._load, gatherer=gatherer)
+            ahead = [pool.submit(load, chunk) for chunk in chunks[:1]]
             for following in range(1, len(chunks) + 1):
                 chunk = ahead.pop().result()
                 if following < len(chunks):
-                    ahead.append(pool.submit(self._load, chunks[following]))
+                    ahead.append(pool.submit(load, chunks[following]))
                 yield from self._batches_of(*chunk, batch_size)
 
     def _batches_per_chunk(self, batch_size: int) -> int:
@@ -100,22 +104,21 @@ class StreamedData(Data):
         fit = (self._memory // (min(batch_size, self.rows) * self.bytes_per_row) - 1) // 2
         return min(max(fit, 1), BATCHES_PER_CHUNK)
 
-    def _load(self, rows: Array) -> tuple[list[Tensor], npt.NDArray[np.int64] | None]:
-        """Copy these rows to the device, in this order; runs in the thread.
+    def _load(
+        self, rows: Array, gatherer: _Gatherer
+    ) -> tuple[list[Tensor], npt.NDArray[np.int64] | None]:
+        """Copy these rows to the device, in this order; runs in a thread.
 
         Returns:
             The tensors; and with multi-valued columns where the ids of each row begin, [n + 1].
         """
-        by_position = np.argsort(rows)  # so that each page of the file is read once, and in order
         if self._layout is None:
-            return [to_device(_gather(array, rows, by_position)) for array in self._arrays], None
+            return [to_device(array) for array in gatherer.gather(self._arrays, rows)], None
         begin = self._row_starts[rows]
         sizes = self._row_starts[rows + 1] - begin
         ids, *others = self._arrays
-        places = ranges(begin, sizes)
-        tensors = [to_device(_gather(ids, places, np.argsort(places)))]
-        tensors += [to_device(_gather(array, rows, by_position)) for array in others]
-        return tensors, np.concatenate(([0], sizes.cumsum()))
+        gathered = gatherer.gather([ids], ranges(begin, sizes)) + gatherer.gather(others, rows)
+        return [to_device(array) for array in gathered], np.concatenate(([0], sizes.cumsum()))
 
     def _batches_of(
         self, tensors: list[Tensor], starts: npt.NDArray[np.int64] | None, batch_size: int
@@ -141,13 +144,35 @@ def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:
     return 3 * min(batch_size, rows) * bytes_per_row
 
 
-def _gather(array: Array, rows: Array, by_position: Array) -> Array:
-    """Copy array[rows], read in the order `rows[by_position]`, to memory TensorFlow can share."""
-    out = _aligned((len(rows), *array.shape[1:]))
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        to = by_position[first : first + ROWS_AT_ONCE]
-        out[to] = np.take(array, rows[to], axis=0)
-    return out
+class _Gatherer:
+    """Threads that copy rows of arrays, each a part of them, to memory TensorFlow can share."""
+
+    def __init__(self) -> None:
+        self._threads = cpu_threads()
+        self._pool = ThreadPoolExecutor(self._threads, _NAME)
+
+    def __enter__(self) -> _Gatherer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def gather(self, arrays: Sequence[Array], rows: Array) -> list[npt.NDArray[np.float32]]:
+        """Return the rows of each array, in this order."""
+        parts = np.array_split(np.arange(len(rows)), self._threads)
+        # Each thread reads the file in its order.
+        ordered = list(self._pool.map(lambda part: part[np.argsort(rows[part])], parts))
+        outs = [_aligned((len(rows), *array.shape[1:])) for array in arrays]
+        for array, out in zip(arrays, outs):
+            list(self._pool.map(partial(_copy, array, rows, out), ordered))
+        return outs
+
+
+def _copy(array: Array, rows: Array, out: Array, to: Array) -> None:
+    """Copy array[rows[to]] to out[to]."""
+    for first in range(0, len(to), ROWS_AT_ONCE):
+        some = to[first : first + ROWS_AT_ONCE]
+        out[some] = np.take(array, rows[some], axis=0)
 
 
 def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

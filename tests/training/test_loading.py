@@ -31,7 +31,8 @@ def columns():
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(streamed_data, "BATCHES_PER_CHUNK", 4)
-    monkeypatch.setattr(streamed_data, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(streamed_data, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(streamed_data, "cpu_threads", lambda: 5)
 
 
 def taken(data, batch):
@@ -148,11 +149,11 @@ def test_an_error_in_the_thread_surfaces(columns, small_chunks, monkeypatch):
     data, calls = StreamedData(columns), []
     load = data._load
 
-    def failing(rows):
+    def failing(rows, gatherer):
         calls.append(rows)
         if len(calls) == 3:
             raise OSError("the disk is gone")
-        return load(rows)
+        return load(rows, gatherer)
 
     monkeypatch.setattr(data, "_load", failing)
     seen = 0
