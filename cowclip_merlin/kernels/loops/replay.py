@@ -72,11 +72,14 @@ def clip_absent(
     g: Array, w: Array, d: int, n: int, kind: int, r: float, floor: float, bound: float
 ) -> None:
     """Clip the gradients g of n absent rows of length d, which lie one after another, in place."""
-    for i in range(n):
-        mine = slice(i * d, i * d + d)
-        factor = row_factor(g[mine], w[mine], 0, kind, r, floor, bound)
+    for first in range(0, n * d, d):
+        of_g, of_w = 0.0, 0.0
+        for x in range(first, first + d):
+            of_g += np.float64(g[x]) * np.float64(g[x])
+            of_w += np.float64(w[x]) * np.float64(w[x])
+        factor = row_factor(of_g, of_w, 0, kind, r, floor, bound)
         if factor < np.float32(1.0):
-            for x in range(i * d, i * d + d):
+            for x in range(first, first + d):
                 g[x] *= factor
 
 
@@ -89,17 +92,17 @@ def replay_steps(
 
     The inner loop runs over the numbers of all rows; the compiler vectorizes it for any row length.
     """
-    # Below this number, no row of gradients has a norm above a constant bound.
-    limit = np.float32(bound / np.sqrt(d) * (1 - 1e-6) if kind == 2 else -1.0)
+    # If no number is above this one, no row of gradients has a norm above its threshold.
+    limit = np.float32((bound if kind == 2 else floor) / np.sqrt(d) * (1 - 1e-6))
     for alpha in alphas:
         if kind == 0:
             for x in range(len(w)):
                 w[x], m[x], v[x] = adam_number(w[x], m[x], v[x], l2 * w[x], alpha, keep)
             continue
-        over = 0
+        over = False
         for x in range(len(w)):
             g[x] = l2 * w[x]
-            over += abs(g[x]) > limit
+            over = over | (abs(g[x]) > limit)  # a sum would be wider and slower
         if over:
             clip_absent(g, w, d, len(w) // d, kind, r, floor, bound)
         for x in range(len(w)):

@@ -20,25 +20,19 @@ _LEAST = np.float32(1.1e-19)  # the square of a smaller number is not a normal f
 
 
 @compiled
-def row_norm(x: Array) -> float:
-    """Return the Euclidean norm, summed in float64."""
-    square = 0.0
-    for j in range(len(x)):
-        square += np.float64(x[j]) * np.float64(x[j])
-    return np.sqrt(square)
-
-
-@compiled
 def row_factor(
-    g: Array, w: Array, cnt: int, kind: int, r: float, floor: float, bound: float
+    of_g: float, of_w: float, cnt: int, kind: int, r: float, floor: float, bound: float
 ) -> np.float32:
-    """Return the clip factor of one row."""
+    """Return the clip factor of one row from the sums of squares of its gradient and weights.
+
+    Callers sum in float64, in the order of the row. They do not pass slices: an array for each row
+    costs more than its sum.
+    """
     if kind == 0:
         return np.float32(1.0)
-    norm = row_norm(g)
-    threshold = bound
+    norm, threshold = np.sqrt(of_g), bound
     if kind == 1:
-        threshold = max(cnt, 1) * max(r * row_norm(w), floor)
+        threshold = max(cnt, 1) * max(r * np.sqrt(of_w), floor)
     return np.float32(threshold / norm) if norm > threshold else np.float32(1.0)
 
 
@@ -56,9 +50,12 @@ def clip_each(
 ) -> None:
     """Add L2 to each row and clip it, in place."""
     for i in prange(len(g)):
+        of_g, of_w = 0.0, 0.0
         for j in range(g.shape[1]):
             g[i, j] += l2 * w[i, j]
-        factor[i] = row_factor(g[i], w[i], cnt[i], kind, r, floor, bound)
+            of_g += np.float64(g[i, j]) * np.float64(g[i, j])
+            of_w += np.float64(w[i, j]) * np.float64(w[i, j])
+        factor[i] = row_factor(of_g, of_w, cnt[i], kind, r, floor, bound)
         for j in range(g.shape[1]):
             g[i, j] *= factor[i]
 
@@ -121,7 +118,7 @@ def chunk_factors(
     bound: float,
     factor: Array,
 ) -> None:
-    """Return the clip factors of g and w [d, n], one column per row; bits as in `row_factor`."""
+    """Return the clip factors of g and w [d, n], one column per row; bits as in `clip_each`."""
     d, n = g.shape
     of_g, of_w = np.zeros(n), np.zeros(n)
     for j in range(d):
@@ -129,11 +126,8 @@ def chunk_factors(
             of_g[i] += np.float64(g[j, i]) * np.float64(g[j, i])
             of_w[i] += np.float64(w[j, i]) * np.float64(w[j, i])
     for i in range(n):
-        norm, threshold = np.sqrt(of_g[i]), bound
-        if kind == 1:
-            cnt = starts[i + 1] - starts[i]
-            threshold = max(cnt, 1) * max(r * np.sqrt(of_w[i]), floor)
-        factor[i] = np.float32(threshold / norm) if norm > threshold else np.float32(1.0)
+        cnt = starts[i + 1] - starts[i]
+        factor[i] = row_factor(of_g[i], of_w[i], cnt, kind, r, floor, bound)
 
 
 @compiled
