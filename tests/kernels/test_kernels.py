@@ -183,15 +183,16 @@ def test_with_l2_a_replay_ends_where_weights_are_0(u, d, steps, seed, l2, clip):
     np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-14)
 
 
-def test_a_row_at_rest_does_not_wait_for_the_rows_before_it():
-    """Rows of the same chunk: those that start near 0 are 0 long before the others."""
-    start = np.array([[1.0], [1e-6], [0.5], [1e-6], [1e-3]], np.float32)
+@pytest.mark.parametrize(("u", "d"), [(5, 1), (1, 5)])
+def test_a_number_at_rest_does_not_wait_for_those_before_it(u, d):
+    """Of a chunk or of a row: those that start near 0 are 0 long before the others."""
+    start = np.array([1.0, 1e-6, 0.5, 1e-6, 1e-3], np.float32).reshape(u, d)
     rows = [start, np.zeros_like(start), np.zeros_like(start)]
     alphas, values = np.full(1500, 1e-4, np.float32), RowSettings(l2=1e-4)
     expected = replay_every_step(rows, alphas, values)
-    fast.replay_rows(*rows, np.zeros(5, np.int32), alphas, len(alphas), values)
-    np.testing.assert_array_equal(rows[0][[1, 3]], 0)
-    assert (expected[0] != 0).all() and (rows[0][[0, 2]] > 0.1).all()
+    fast.replay_rows(*rows, np.zeros(u, np.int32), alphas, len(alphas), values)
+    np.testing.assert_array_equal(rows[0].ravel()[[1, 3]], 0)
+    assert (expected[0] != 0).all() and (rows[0].ravel()[[0, 2]] > 0.1).all()
     np.testing.assert_allclose(rows[0], expected[0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
 

@@ -30,25 +30,36 @@ def is_at_rest(
     is 0. Then "at rest" is: the weight and its next step are below 1e-8 of one step of Adam.
     """
     for j in range(x, x + d):
+        if l2 != 0 and abs(w[j]) > _SMALL * largest:  # of most, so it comes before the root
+            return False
         step = abs(m[j]) * largest
         room = np.sqrt(v[j]) + epsilon
-        if l2 == 0:
-            if step > _LOST * abs(w[j]) * room:
-                return False
-        elif abs(w[j]) > _SMALL * largest or step > _SMALL * largest * room:
+        if step > (_LOST * abs(w[j]) if l2 == 0 else _SMALL * largest) * room:
             return False
     return True
+
+
+@compiled
+def any_within(w: Array, most: np.float32) -> bool:
+    """Return whether a weight is at most this large; vectorized, so most checks end here."""
+    within = False
+    for x in range(len(w)):
+        within = within | (abs(w[x]) <= most)
+    return within
 
 
 @compiled
 def decay_at_rest(
     w: Array, m: Array, v: Array, d: int, left: Array, to: int, keep: Array, l2: np.float32
 ) -> None:
-    """Decay the moments of the first rows for the steps from `left` to `to`, which they rest."""
+    """Decay the moments of the first parts for the steps from `left` to `to`, which they rest."""
     rate_of_m, rate_of_v = np.log1p(-np.float64(keep[0])), np.log1p(-np.float64(keep[1]))
+    of_m = of_v = np.float32(1.0)
     for i in range(len(left)):
-        steps = np.float64(to - left[i])
-        of_m, of_v = np.float32(np.exp(steps * rate_of_m)), np.float32(np.exp(steps * rate_of_v))
+        if i == 0 or left[i] != left[i - 1]:  # many leave at the same step
+            steps = np.float64(to - left[i])
+            of_m = np.float32(np.exp(steps * rate_of_m))
+            of_v = np.float32(np.exp(steps * rate_of_v))
         for x in range(i * d, i * d + d):
             m[x] *= of_m
             v[x] *= of_v
@@ -57,9 +68,8 @@ def decay_at_rest(
 
 
 @compiled
-def swap_rows(w: Array, m: Array, v: Array, rows: Array, d: int, i: int, k: int) -> None:
-    """Swap rows i and k, of length d, which lie one after another, and their numbers."""
-    rows[i], rows[k] = rows[k], rows[i]
+def swap_parts(w: Array, m: Array, v: Array, d: int, i: int, k: int) -> None:
+    """Swap parts i and k, of d numbers each."""
     for j in range(d):
         x, y = i * d + j, k * d + j
         w[x], w[y] = w[y], w[x]
@@ -117,13 +127,18 @@ def replay_chunk(
 ) -> None:  # fmt: skip
     """Replay some rows, sorted by the steps that they have seen, up to the last step.
 
-    Rows [done, begun) take the steps. Those before are at rest, and those after have seen them. A
-    row that comes to rest swaps its place with the first that takes them.
+    A part is what comes to rest at once: a row; or with L2 a number, if no clip takes the norm of
+    its row. Parts [done, begun) take the steps. Those before are at rest, and those after have seen
+    them. A part that comes to rest swaps its place with the first that takes them; in the end, all
+    go back to their places.
     """
-    n, d, to, rows = len(rows), w.shape[1], len(alphas), rows.copy()
+    n, d, to = len(rows), w.shape[1], len(alphas)
+    size = 1 if kind == 0 and l2 != 0 else d
+    parts, per_row = n * d // size, d // size
+    most = np.float32(_SMALL * largest if l2 != 0 else np.inf)  # a larger weight is not at rest
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
     g = np.empty(n * d if kind else 0, w.dtype)
-    left = np.empty(n, np.int64)
+    left, place = np.empty(parts, np.int32), np.empty(parts, np.int32)
     for i in range(min(n, AHEAD)):
         prefetch_state(w, m, v, rows, i)
     for i in range(n):
@@ -133,24 +148,27 @@ def replay_chunk(
             e[i * d + j] = v[rows[i], j]
     done, begun, step = 0, 0, np.int64(seen[0])
     while step < to:
-        while begun < n and seen[begun] <= step:
-            begun += 1
-        if largest >= 0 and to - step >= _CHECK_EVERY:  # fewer steps cost less than the check
+        while begun < parts and seen[begun // per_row] <= step:
+            begun += per_row
+        long = largest >= 0 and to - step >= _CHECK_EVERY  # fewer steps cost less than the check
+        if long and any_within(a[done * size : begun * size], most):
             for i in range(done, begun):
-                if is_at_rest(a, b, e, i * d, d, largest, keep[2], l2):
-                    swap_rows(a, b, e, rows, d, i, done)
-                    left[done] = step
+                if is_at_rest(a, b, e, i * size, size, largest, keep[2], l2):
+                    swap_parts(a, b, e, size, i, done)
+                    left[done], place[done] = step, i
                     done += 1
-        end = to if begun == n else min(to, np.int64(seen[begun]))
+        end = to if begun == parts else min(to, np.int64(seen[begun // per_row]))
         if done < begun:
             end = min(end, step + _CHECK_EVERY)
-            active = slice(done * d, begun * d)
+            active = slice(done * size, begun * size)
             replay_steps(
                 a[active], b[active], e[active], g[active], d, alphas[step:end], keep, l2,
                 kind, r, floor, bound,
             )  # fmt: skip
         step = end
-    decay_at_rest(a, b, e, d, left[:done], to, keep, l2)
+    decay_at_rest(a, b, e, size, left[:done], to, keep, l2)
+    for k in range(done - 1, -1, -1):  # the last swap first, so that each part returns
+        swap_parts(a, b, e, size, place[k], k)
     for i in range(n):
         for j in range(d):
             w[rows[i], j], m[rows[i], j] = a[i * d + j], b[i * d + j]
