@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli import CommandParser
+from cowclip_merlin.cli.options.commands import CommandParser
 from cowclip_merlin.settings.fields import options_of
 
 

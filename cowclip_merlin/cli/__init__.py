@@ -12,13 +12,13 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 from cowclip_merlin import __version__
 from cowclip_merlin.addresses import is_address
-from cowclip_merlin.cli.options.commands import add_commands
+from cowclip_merlin.cli.options.commands import CommandParser, add_commands, complete_all
 from cowclip_merlin.errors import (
     ERROR,
     LOST_ANOTHER,
@@ -58,36 +58,20 @@ _ON_THIS_MACHINE: Mapping[str, str] = {
 """Arguments with a path that is no address -> their name for errors."""
 
 
-class CommandParser(argparse.ArgumentParser):
-    """A parser that prints errors in one line, without the usage.
+def build_parser(*, complete: bool = True) -> CommandParser:
+    """Build the parser, with one sub-parser for each command in `COMMANDS`.
 
-    Attributes:
-        before_parsing: gets the arguments of a command first; None: nothing does.
+    Args:
+        complete: add the arguments of all commands; False adds those of a command when it parses.
     """
-
-    before_parsing: Callable[[Sequence[str]], None] | None = None
-
-    def parse_known_args(
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments, after a command has looked at them."""
-        if self.before_parsing:
-            self.before_parsing(args)
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the error and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser, with one sub-parser for each command in `COMMANDS`."""
     parser = CommandParser(
         prog="cowclip",
         description="Train click-through-rate models with very large batches.",
     )
     parser.add_argument("--version", action="version", version=f"cowclip {__version__}")
     add_commands(parser, __name__, COMMANDS, what="command", run="run")
+    if complete:
+        complete_all(parser)
     return parser
 
 
@@ -96,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         _escape_unencodable_output()
-        args, unknown = build_parser().parse_known_args(argv)
+        args, unknown = build_parser(complete=False).parse_known_args(argv)
         if unknown:
             command = _command(vars(args))
             return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
@@ -185,13 +169,19 @@ def _with_options(message: str, argv: Sequence[str]) -> str:
     >>> _with_options("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
     '--r has no effect with the clip none; remove --r'
     """
-    message = with_options(message, set(_options_of(build_parser())))
+    message = with_options(message, _all_options())
     name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
     if name is None:
         return message
     option = f"--{name[1].replace('_', '-')}"
     typed = any(word.partition("=")[0] == option for word in argv)
     return re.sub(rf"(?<![\w-]){name[1]}\b", option, message) if typed else message
+
+
+@cache
+def _all_options() -> frozenset[str]:
+    """Return the options of all commands."""
+    return frozenset(_options_of(build_parser()))
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -60,7 +60,7 @@ def test_disk_full(command, small_disk, data, log, capfd):
 
 
 def test_an_interrupt_while_the_options_are_built_is_one_line(monkeypatch, capsys):
-    def interrupt():
+    def interrupt(**_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "build_parser", interrupt)

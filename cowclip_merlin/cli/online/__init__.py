@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.options.commands import add_commands
+from cowclip_merlin.cli.options.commands import CommandParser, add_commands
 
 HELP = "train on an event log or stream with growing embedding tables, and serve the model"
 EXAMPLES = """examples:
@@ -14,7 +14,7 @@ EXAMPLES = """examples:
 COMMANDS = ("replay", "produce", "join", "train", "rollback", "serve", "demo")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add a parser for each command in `COMMANDS`."""
     add_commands(parser, __name__, COMMANDS, what="online_command", run="run_online")
 

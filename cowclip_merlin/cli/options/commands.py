@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, NoReturn
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that prints errors in one line, without the usage.
+
+    Attributes:
+        add_arguments: adds the arguments when they are first needed, since those of all commands
+            take a while; None: they are there.
+        before_parsing: gets the arguments of a command first; None: nothing does.
+    """
+
+    add_arguments: Callable[[], None] | None = None
+    before_parsing: Callable[[Sequence[str]], None] | None = None
+
+    def complete(self) -> None:
+        """Add the arguments now."""
+        add, self.add_arguments = self.add_arguments, None
+        if add:
+            add()
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments, after a command has looked at them."""
+        self.complete()
+        if self.before_parsing:
+            self.before_parsing(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def complete_all(parser: CommandParser) -> None:
+    """Add the arguments of a parser and of all its commands now."""
+    parser.complete()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                complete_all(each)
 
 
 def add_commands(
-    parser: argparse.ArgumentParser, package: str, names: Sequence[str], *, what: str, run: str
+    parser: CommandParser, package: str, names: Sequence[str], *, what: str, run: str
 ) -> None:
     """Add a parser for each command, which is a module of a package.
 
@@ -33,5 +76,9 @@ def add_commands(
             epilog=module.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_arguments(sub)
-        sub.set_defaults(**{run: module.run})
+        sub.add_arguments = partial(_add_arguments, sub, module, run)
+
+
+def _add_arguments(parser: CommandParser, module: ModuleType, run: str) -> None:
+    module.add_arguments(parser)
+    parser.set_defaults(**{run: module.run})

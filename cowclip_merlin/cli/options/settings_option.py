@@ -11,7 +11,7 @@ from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
 
 if TYPE_CHECKING:
-    from cowclip_merlin.cli import CommandParser
+    from cowclip_merlin.cli.options.commands import CommandParser
 
 
 def add_settings_option(parser: CommandParser) -> None:
