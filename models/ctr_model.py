@@ -57,7 +57,15 @@ class CTRModel(SyncedModel, mm.Model):
                 f"train_metrics_steps={train_metrics_steps}: several replicas compute metrics at "
                 "every step; remove it, or compile without metrics"
             )
+        self._create_optimizer_state()
         return super().fit(*args, train_metrics_steps=train_metrics_steps, **kwargs)
+
+    def _create_optimizer_state(self) -> None:
+        """Create CowClip's variables: TensorFlow traces a step that creates some twice."""
+        cowclip = find_cowclip(self.optimizer)
+        if cowclip is not None:
+            with self.distribute_strategy.scope():
+                cowclip.create_state(self.trainable_variables)
 
     def call(
         self,
