@@ -49,6 +49,7 @@ class Tiers:
             if not any(item.get_closest_marker(tier) for tier in TIERS):
                 item.add_marker("unit")
             _scale_examples(item)
+        _begin_with_processes(items)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
@@ -70,6 +71,15 @@ class Tiers:
     def _check(self, event, arguments):
         if self._item is not None and not _is_importing():
             raise StartedAProcess(f"{self._item.nodeid}: {event} {arguments!r:.300}: {HINT}")
+
+
+def _begin_with_processes(items):
+    """Put files first that start processes: their tests take longest, and none is left at the end.
+
+    Else the last of them would run alone, while the other workers of a test run have nothing to do.
+    """
+    files = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: item.path not in files)
 
 
 def _is_importing():
