@@ -60,6 +60,8 @@ CASES = {
     "zeros": (PLAIN, {"absent": "zeros"}, {}, 1),
     "lists": (LISTS, {}, {"model": "dcnv2"}, 1),
 }
+BY = {1: [*CASES], 2: [*CASES, CONTROL], 3: ["lists"]}
+"""Cases by the number of workers: the one of three workers has all kinds of columns."""
 
 
 def event(i):
@@ -157,7 +159,7 @@ def contents(trainer):
 
 def main(out):
     group = workers.current()
-    for case in CASES if group is None else (*CASES, CONTROL):
+    for case in BY[1 if group is None else group.size]:
         trainer = trainer_of("zeros" if case == CONTROL else case, group)
         if case == CONTROL:
             lose_counts(trainer)

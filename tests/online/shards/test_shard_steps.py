@@ -1,8 +1,11 @@
 """Workers with shards of growing tables train what one process trains."""
 
+from itertools import product
+
 import numpy as np
 import pytest
-from shard_steps import CASES, CONTROL
+from shard_steps import BY, CASES, CONTROL
+from tiers import thorough
 
 pytestmark = pytest.mark.system
 
@@ -23,8 +26,9 @@ def joined(parts):
     return whole | {"fields": fields[order], "ids": ids[order]}
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("workers", "case"), [*product([2], CASES), *(thorough(3, case) for case in BY[3])]
+)
 def test_equal_to_one_process(by_workers, case, workers):
     (one,) = read(by_workers(1), case, 1)
     parts = read(by_workers(workers), case, workers)
