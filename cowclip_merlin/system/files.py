@@ -71,6 +71,7 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
     Raises:
         InputError: if `path` exists or its parent folder does not exist.
 
+    >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a"
     >>> with atomic_folder(target) as temporary:
     ...     temporary.mkdir()
