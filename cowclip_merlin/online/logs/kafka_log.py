@@ -121,7 +121,7 @@ class KafkaLog:
         (offset,) = numbers_of(self.name, position, 1)
         return (self._next,) if self._is_at(offset) else position
 
-    def keep_from(self, position: Position) -> None:
+    def keep_from(self, position: Position, *, forget: bool = True) -> None:
         """Do nothing: the messages of this kind of log have one order."""
 
     def start(self) -> Position:

@@ -105,11 +105,12 @@ class MessageLog(Protocol):
             The position, or a later place: in Kafka, ends of transactions count as messages.
         """
 
-    def keep_from(self, position: Position) -> None:
+    def keep_from(self, position: Position, *, forget: bool = True) -> None:
         """Note that nothing before a position is read again.
 
         Args:
             position: that the caller has kept.
+            forget: False only checks the position: the caller has kept earlier ones, too.
 
         Raises:
             MessagesLost: the log cannot give the same messages in the same order after it again.

@@ -131,7 +131,7 @@ class RedisLog:
         """Return the position: this kind of log has no gaps."""
         return position
 
-    def keep_from(self, position: Position) -> None:
+    def keep_from(self, position: Position, *, forget: bool = True) -> None:
         """Do nothing: the messages of this kind of log have one order."""
 
     def start(self) -> Position:

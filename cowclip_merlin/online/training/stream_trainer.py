@@ -189,7 +189,7 @@ class StreamTrainer:
         if self.settings.on_restart == "skip":
             self._skip(position)
             return
-        self._events.keep_from(position)
+        self._events.keep_from(position, forget=False)  # a rollback goes to an older snapshot
         self.log.info("resumed after %s events", f"{self.trained:,}")
         batches = self._journal.after(snapshot.number)
         refused = {place for batch in batches for place in batch.refused}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
@@ -135,7 +135,7 @@ class Reader:
         self.log = merged(self.parts, self.file)
         self.log.start()
         self.go_back(back)
-        self.log.keep_from(self.places[self.at])
+        self.log.keep_from(self.places[self.at], forget=False)
 
     def go_back(self, back):
         self.at = max(self.kept, self.at - back)
@@ -159,8 +159,11 @@ class Reader:
 def test_the_order_is_repeated_after_kills_at_any_moment(tmp_path, monkeypatch, most_lines):
     monkeypatch.setattr(merge_order, "MANY", most_lines)
 
+    first, later = ("add", 0, 0, 0), ("add", 1, 0, 0)
+
     @settings(max_examples=150)
     @given(steps=STEPS)
+    @example(steps=[*[first, ("read", 1)] * 4, ("kill", 0, 40), later, ("go_back", 1)])
     def check(steps):
         reader = Reader(tmp_path)
         for name, *arguments in steps:
@@ -234,6 +237,25 @@ def test_an_order_that_is_lost_is_one_line(tmp_path):
     file.write_text("[[0], [0]]\n1 x\n1 2\n")
     with pytest.raises(InputError, match=r"damaged.*skip"):
         merged(parts, file).start()
+
+
+def test_a_new_process_forgets_no_order_that_an_older_place_needs(tmp_path, monkeypatch):
+    """A training goes on from its newest snapshot, and a rollback then from an older one."""
+    monkeypatch.setattr(merge_order, "MANY", 3)
+    parts, file = [GapLog(), GapLog(), GapLog()], tmp_path / "order.txt"
+    log = merged(parts, file)
+    for i in range(4):
+        parts[0].add(b"%d" % i, time=0)
+        places = [message.after for message in read_all(log, log.start())]
+    log.close()
+    parts[1].add(b"late", time=0)  # a new order would begin with it
+    again = merged(parts, file)
+    again.keep_from(places[3], forget=False)
+    again.keep_from(places[0], forget=False)
+    assert values_of(read_all(again, places[0])) == [b"1", b"2", b"3", b"late"]
+    again.keep_from(places[3])
+    with pytest.raises(MessagesLost, match=r"order .* is not known"):
+        again.keep_from(places[0])
 
 
 def test_a_power_failure_that_cost_the_newest_lines(tmp_path):

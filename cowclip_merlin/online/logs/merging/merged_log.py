@@ -115,8 +115,12 @@ class MergedLog:
             self._at = self._position(places), len(self._order.runs)
         return self._at[0]
 
-    def keep_from(self, position: Position) -> None:
+    def keep_from(self, position: Position, *, forget: bool = True) -> None:
         """Forget the order before a position, which must be one that is known.
+
+        Args:
+            position: that the caller has kept.
+            forget: False keeps the order before it, too.
 
         Raises:
             MessagesLost: the order of the messages after it is not known.
@@ -134,7 +138,7 @@ class MergedLog:
                 f"{self.name}: the order of the messages after {position[0]:,} is not known; the "
                 f"file with it was removed or is another run's ({_SKIP})"
             )
-        if self._order.forget(index, places) and self._at is not None:
+        if forget and self._order.forget(index, places) and self._at is not None:
             self._at = self._at[0], self._at[1] - index
 
     def start(self) -> Position:
