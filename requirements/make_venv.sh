@@ -5,7 +5,7 @@
 #
 # LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), flink
 # (Apache Flink, without the stack), or triton (NVIDIA Triton and TensorFlow, without this project).
-# PYTHON_VERSION: such as 3.10; by default the first one that runs.
+# PYTHON_VERSION: such as 3.10, or several, "3.11 3.10": the first one that runs, as by default.
 # A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then

@@ -10,6 +10,9 @@ from typing import TypeVar, overload
 
 from numba import njit
 
+FOLDERS = ("kernels/loops", "tables", "online/events")
+"""Where compiled functions may be, in the package."""
+
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
@@ -22,7 +25,7 @@ def compiled(
 ) -> Loop | Callable[[Loop], Loop]:
     """Compile a function with numba, and cache the machine code on disk if possible.
 
-    A change of a file with compiled functions makes numba compile those of all files again, because
+    A change of any file in `FOLDERS` makes numba compile the functions of all files again, because
     they call each other. Divisions do not check for zero.
 
     Args:
@@ -53,9 +56,11 @@ def compiled(
 
 @cache
 def _hash_of_sources() -> str:
-    """Return a hash of the files whose compiled functions others may call."""
+    """Return a hash of the folders with compiled functions, which have each other's code in them.
+
+    And constants of each other: so all files count.
+    """
     package = Path(__file__).parents[1]
-    files = sorted([*(package / "kernels").rglob("*.py"), *(package / "tables").rglob("*.py")])
-    texts = [file.read_bytes() for file in files]
-    compiled_ones = [text for text in texts if b"@compiled" in text or b"numba" in text]
-    return sha256(b"".join(compiled_ones)).hexdigest()
+    folders = [package / name for name in FOLDERS]
+    files = [Path(__file__), *(file for each in folders for file in sorted(each.rglob("*.py")))]
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from cowclip_merlin import choices
@@ -20,6 +21,19 @@ reference = load("reference")
 ROW_CLIPS = choices.kernel_clips()
 CLIPS = (*ROW_CLIPS, "global", "field", "adaptive_field")  # of `clip_rows`
 RELATIVE, ABSOLUTE = 2e-5, 1e-6
+EVERY = settings(max_examples=40)
+dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
+seeds = st.integers(0, 2**32 - 1)
+parts = st.sampled_from([1, 1, 2, 5, 32])  # micro-batches
+
+
+def state(rng, u, d, scale=1e-2):
+    w, m = rng.normal(0, scale, (u, d)), rng.normal(0, scale / 10, (u, d))
+    return [x.astype(np.float32) for x in (w, m, rng.random((u, d)) * scale**2)]
+
+
+def wide(arrays):
+    return [x.astype(np.float64) for x in arrays]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,12 @@
 
 import warnings
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from kernel_checks import (
-    CLIPS,
-    Case,
-    Subject,
-    check_replay_of,
-    settings_of_replays,
-)
+from kernel_checks import CLIPS, EVERY, dims, parts, seeds, state, wide
 
 from cowclip_merlin import choices, kernels
 from cowclip_merlin.choices import ClipSettings
@@ -22,19 +15,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 
 ref, fast = kernels.load("reference"), kernels.load("numba")
-EVERY = settings(max_examples=40)
-dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
-seeds = st.integers(0, 2**32 - 1)
-parts = st.sampled_from([1, 1, 2, 5, 32])  # micro-batches
-
-
-def state(rng, u, d, scale=1e-2):
-    w, m = rng.normal(0, scale, (u, d)), rng.normal(0, scale / 10, (u, d))
-    return [x.astype(np.float32) for x in (w, m, rng.random((u, d)) * scale**2)]
-
-
-def wide(arrays):
-    return [x.astype(np.float64) for x in arrays]
 
 
 @EVERY
@@ -93,157 +73,6 @@ def test_clip_rows(u, d, clip, scale, seed):
     got = fast.clip_rows(g, w, cnt, values, field=field, num_fields=3)
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-7)
-
-
-@EVERY
-@given(st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays(), parts)
-def test_replay_rows(u, d, steps, seed, values, micro_batches):
-    rng, values = np.random.default_rng(seed), replace(values, micro_batches=micro_batches)
-    rows = state(rng, u, d)
-    slow = wide(rows)
-    last = rng.integers(0, steps + 1, u).astype(np.int32)
-    slow_last = last.copy()
-    alphas = rng.uniform(0, 1e-3, steps + 5).astype(np.float32)
-    fast.replay_rows(*rows, last, alphas, steps, values)
-    ref.replay_rows(*slow, slow_last, alphas, steps, values)
-    for a, b, atol in zip(rows, slow, (2e-6, 2e-7, 2e-9), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=atol)
-    np.testing.assert_array_equal(last, slow_last)
-
-
-@EVERY
-@given(st.integers(0, 300), st.integers(0, 40), st.booleans(), seeds)
-def test_replay_of_some_rows_with_duplicates(u, steps, whole, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, u, rng.integers(0, 500) if u else 0)
-    case = Case(None, None, *state(rng, u, 3))
-    last = rng.integers(0, steps + 3, u).astype(np.int32 if whole else np.float32)
-    check_replay_of(Subject(fast), case, rows, last, steps, RowSettings(l2=1e-3))
-
-
-def trained_rows(rng, u, d):
-    """Rows as training leaves them, and with moments of any size, and some that are all 0."""
-    scale = 10.0 ** rng.uniform(-6, -1, (u, d))
-    v = (scale * rng.uniform(0.03, 3, (u, d))) ** 2
-    rows = [rng.normal(0, 1e-2, (u, d)), scale * rng.normal(size=(u, d)), v]
-    for x in rows:
-        x[::7] = 0
-    return [x.astype(np.float32) for x in rows]
-
-
-def replay_every_step(rows, alphas, values):
-    """The same kernel, without an early end."""
-    expected = [x.copy() for x in rows]
-    with patch.object(fast, "_largest_rate", lambda *_: -1.0):
-        fast.replay_rows(*expected, np.zeros(len(rows[0]), np.int32), alphas, len(alphas), values)
-    return expected
-
-
-@settings(max_examples=20)
-@given(
-    st.integers(1, 60), dims, st.integers(100, 4000), seeds,
-    st.sampled_from([(0.9, 0.999), (0.7, 0.872), (0.0, 0.5), (0.9, 0.811), (0.99, 0.9999)]),
-    st.sampled_from(["none", "cowclip", "column"]),
-)  # fmt: skip
-def test_without_l2_a_replay_that_ends_early_has_all_bits_of_the_weights(
-    u, d, steps, seed, betas, clip
-):
-    rng = np.random.default_rng(seed)
-    rows, values = trained_rows(rng, u, d), replays_with(betas, clip, l2=0.0)
-    warm_up = np.minimum(1, np.arange(1, steps + 1) / rng.integers(1, steps))
-    alphas = (1e-3 * warm_up * rng.uniform(0.5, 1, steps)).astype(np.float32)
-    alphas[rng.random(steps) < 0.1] = -1  # refused steps
-    expected = replay_every_step(rows, alphas, values)
-    last = np.zeros(u, np.int32)
-    fast.replay_rows(*rows, last, alphas, steps, values)
-    np.testing.assert_array_equal(rows[0], expected[0])
-    np.testing.assert_allclose(rows[1], expected[1], rtol=1e-3, atol=1e-30)
-    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
-
-
-def replays_with(betas, clip, l2):
-    where = ClipSettings(r=1e-6, zeta=0.0, bound=1e-8)  # both clips cut L2's gradient
-    return RowSettings(l2=l2, clip=clip, clip_settings=where, beta_1=betas[0], beta_2=betas[1])
-
-
-@EVERY
-@given(
-    st.integers(1, 30), dims, st.integers(100, 6000), seeds,
-    st.sampled_from([1e-6, 1e-5, 1e-4]), st.sampled_from(["none", "cowclip", "column"]),
-)  # fmt: skip
-def test_with_l2_a_replay_ends_where_weights_are_0(u, d, steps, seed, l2, clip):
-    rng = np.random.default_rng(seed)
-    rows, values = trained_rows(rng, u, d), replays_with((0.9, 0.999), clip, l2)
-    alphas = rng.uniform(0.5e-4, 1e-4, steps).astype(np.float32)
-    expected = replay_every_step(rows, alphas, values)
-    fast.replay_rows(*rows, np.zeros(u, np.int32), alphas, steps, values)
-    largest = 1e-4  # one step of Adam
-    np.testing.assert_allclose(rows[0], expected[0], rtol=0, atol=1e-7 * largest)
-    np.testing.assert_allclose(rows[1], expected[1], rtol=0, atol=1e-7 * 1e-4)
-    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-14)
-
-
-@pytest.mark.parametrize(("u", "d"), [(5, 1), (1, 5)])
-def test_a_number_at_rest_does_not_wait_for_those_before_it(u, d):
-    """Of a chunk or of a row: those that start near 0 are 0 long before the others."""
-    start = np.array([1.0, 1e-6, 0.5, 1e-6, 1e-3], np.float32).reshape(u, d)
-    rows = [start, np.zeros_like(start), np.zeros_like(start)]
-    alphas, values = np.full(1500, 1e-4, np.float32), RowSettings(l2=1e-4)
-    expected = replay_every_step(rows, alphas, values)
-    fast.replay_rows(*rows, np.zeros(u, np.int32), alphas, len(alphas), values)
-    np.testing.assert_array_equal(rows[0].ravel()[[1, 3]], 0)
-    assert (expected[0] != 0).all() and (rows[0].ravel()[[0, 2]] > 0.1).all()
-    np.testing.assert_allclose(rows[0], expected[0], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
-
-
-def test_a_square_too_small_for_a_normal_number_is_0():
-    """It would take a CPU a hundred cycles, in every step of a weight that is almost 0."""
-    w = np.full((4, 8), 1e-17, np.float32)  # its gradient is 2e-21, and the moment would be 4e-45
-    rows = [w, np.zeros_like(w), np.zeros_like(w)]
-    fast.replay_rows(*rows, np.zeros(4, np.int32), np.full(9, 1e-9, "f"), 9, RowSettings(l2=1e-4))
-    assert (rows[2] == 0).all() and (rows[1] != 0).all()
-
-
-def test_a_replay_ends_early_only_where_that_is_right():
-    rng, rates = np.random.default_rng(5), np.full(20_000, 1e-4, np.float32)
-    for values, ends in (
-        (RowSettings(l2=1e-5), True),
-        (RowSettings(l2=1e-3), False),  # weights near 0 swing
-        (RowSettings(beta_1=0.9, beta_2=0.81), False),  # |m| / sqrt(v) does not fall
-        (RowSettings(), True),
-    ):
-        rows = trained_rows(rng, 50, 4)
-        rows[2] *= 1e-6
-        expected = replay_every_step(rows, rates, values)
-        fast.replay_rows(*rows, np.zeros(50, np.int32), rates, len(rates), values)
-        same = all((a == b).all() for a, b in zip(rows, expected, strict=True))
-        assert same != ends
-
-
-def test_replaying_in_pieces_gives_the_same_weights():
-    rng = np.random.default_rng(2)
-    rows, alphas = state(rng, 300, 10), rng.uniform(0, 1e-3, 500).astype(np.float32)
-    last = rng.integers(0, 100, 300).astype(np.int32)
-    for values in (RowSettings(), RowSettings(l2=1e-4)):
-        once, pieces, steps = [x.copy() for x in rows], [x.copy() for x in rows], last.copy()
-        fast.replay_rows(*once, last.copy(), alphas, 500, values)
-        for to in (50, 101, 102, 350, 500):
-            fast.replay_rows(*pieces, steps, alphas, to, values)
-        np.testing.assert_array_equal(once[0], pieces[0])
-        for a, b in zip(once[1:], pieces[1:], strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-30)
-
-
-@pytest.mark.thorough
-def test_a_gap_of_a_hundred_thousand_steps():
-    rng = np.random.default_rng(3)
-    rows = state(rng, 2, 3)
-    slow, alphas = wide(rows), np.full(100_000, 1e-4, np.float32)
-    fast.replay_rows(*rows, np.zeros(2, np.int32), alphas, 100_000, RowSettings(l2=1e-3))
-    ref.replay_rows(*slow, np.zeros(2, np.int32), alphas, 100_000, RowSettings(l2=1e-3))
-    # Near zero the weights swing by about one learning rate; both must have arrived there.
-    assert np.abs(rows[0]).max() < 2e-4 and np.abs(slow[0]).max() < 2e-4
 
 
 @EVERY
