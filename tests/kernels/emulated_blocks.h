@@ -5,7 +5,7 @@
 // that ends, or waits for the block, while others of its warp shuffle is an error.
 //
 // Blocks run one after another. In a random order several run at once, as on a GPU, and take turns
-// where their threads wait or sleep.
+// before any thread begins, and where it waits or sleeps.
 #pragma once
 #include <csetjmp>
 #include <cstdint>
@@ -133,11 +133,13 @@ static void start(Resident& one, unsigned index, int count) {
     }
 }
 
-// Run each thread of a block until it waits. Returns whether the block goes on.
+// Run each thread of a block until it waits. In a random order, only some in every fourth round, so
+// that other blocks come between them. Returns whether the block goes on.
 static bool go_round(const Resident& one, int count) {
     static std::vector<unsigned> order;
     blockIdx.x = one.index;
     shuffle(order, (unsigned)count);
+    if (seed != 0 && (seed >> 8) % 4 == 0) order.resize(1 + (seed >> 10) % count);
     for (const unsigned each : order) {
         thread = one.begin + (int)each;
         if (states[thread] != running) continue;

@@ -1,5 +1,7 @@
 """Adam of the dense weights in one launch, emulated: against Keras's Adam, and refused steps."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from emulated_cupy import COMPILER, another_order, launches
@@ -146,6 +148,19 @@ def test_a_gradient_that_is_not_finite_stays_out_of_the_weights_and_ends_the_tra
         model.opt.flush()
     after = model.ours[0].numpy().ravel()
     assert after[0] == before.ravel()[0] and np.isfinite(after).all()
+
+
+def test_blocks_step_or_stay_as_one_while_another_reports_a_number(tf, emulated):
+    """On a GPU, a block may read the status while another sets it, and so may the next thread."""
+    model = DenseModel(tf, adam_of(tf), shapes=((4,), (256,), (256,), (256,)), graph=False).train(1)
+    bad, *others = model.gradients()
+    for seed in range(1, 30):
+        before = [x.numpy() for x in model.ours[1:]]
+        with another_order(seed), contextlib.suppress(tf.errors.InvalidArgumentError):
+            model.step(tf.ones([1, 2]), [tf.fill(bad.shape, np.nan), *others])
+            model.opt.flush()
+        for w, x, g in zip(model.ours[1:], before, others, strict=True):
+            assert len({*(np.abs(w.numpy() - x)[g.numpy() != 0] > 1e-6)}) == 1
 
 
 @pytest.mark.parametrize("refused", [0, 1])

@@ -22,14 +22,19 @@ struct Weights {
 
 // One step of Adam of all these weights, unless the tables have refused the step. Numbers whose
 // gradient is not finite stay, and the next step is refused: fused layers turn NaN into 0 on their
-// way forward, so no loss may ever show it.
+// way forward, so no loss may ever show it. Another block may report such a number meanwhile, so
+// one thread reads the status for its block, whose threads leave together.
 extern "C" __global__ void step_weights(
     const __grid_constant__ Weights weights, const float* rate, const index_t* iterations,
     const float* beta_1, const float* beta_2, float epsilon, index_t* status) {
-    if (status[0] != 0) return;
     __shared__ float alpha;
-    if (threadIdx.x == 0) alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
+    __shared__ bool refused;
+    if (threadIdx.x == 0) {
+        refused = status[0] != 0;
+        alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
+    }
     __syncthreads();
+    if (refused) return;
     const float keep_m = 1.0f - *beta_1, keep_v = 1.0f - *beta_2, my_alpha = alpha;
     const Weight& one = one_of_block(weights);
     const index_t threads = threads_of(one);
