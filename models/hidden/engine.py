@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 
 from cowclip_merlin import compat
 from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
+from cowclip_merlin.kernels.cuda.nvrtc import packaged_files
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE
 from cowclip_merlin.models.hidden import check
 from cowclip_merlin.models.hidden.fused import Engine
@@ -86,17 +85,11 @@ def _engine(device: int) -> Engine:
 
 
 def cublas_file() -> str:
-    """Return the file of cuBLASLt in NVIDIA's Python package; an empty string without it.
+    """Return the file of cuBLASLt in NVIDIA's Python packages; an empty string without it.
 
     It is only used if TensorFlow has not loaded cuBLASLt and the system has none.
     """
-    try:
-        found = importlib.util.find_spec("nvidia.cublas")
-    except ModuleNotFoundError:  # no NVIDIA packages
-        return ""
-    folders = found.submodule_search_locations if found else None
-    files = [str(f) for x in folders or () for f in sorted(Path(x, "lib").glob("libcublasLt.so.*"))]
-    return files[-1] if files else ""
+    return next(iter(packaged_files("cublas", "libcublasLt.so.*")), "")
 
 
 @cache

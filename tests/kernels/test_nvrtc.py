@@ -1,4 +1,4 @@
-"""CuPy finds CUDA's compiler also where only NVIDIA's Python package has it."""
+"""CUDA's compiler and cuBLASLt are found where only NVIDIA's Python packages have them."""
 
 import subprocess
 import sys
@@ -30,8 +30,9 @@ print(known())
 
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("installed", [True, False])
-def test_the_compiler_of_the_package_is_loaded(tmp_path, installed):
-    folder = tmp_path / "nvidia/cuda_nvrtc/lib"
+@pytest.mark.parametrize("component", ["cuda_nvrtc", "cu13"])
+def test_the_compiler_of_the_package_is_loaded(tmp_path, component, installed):
+    folder = tmp_path / "nvidia" / component / "lib"
     folder.mkdir(parents=True)
     if installed:
         library, source = str(folder / "libnvrtc.so.99"), tmp_path / "empty.cpp"
@@ -42,3 +43,21 @@ def test_the_compiler_of_the_package_is_loaded(tmp_path, installed):
         [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True
     )
     assert done.stdout == f"{installed}\n", done.stderr
+
+
+OF_12, OF_13 = "cublas/lib/libcublasLt.so.12", "cu13/lib/libcublasLt.so.13"
+OTHERS = ["cu13/lib/libcublas.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"]
+
+
+@pytest.mark.parametrize(
+    "files, expected", [([OF_12], OF_12), ([OF_13], OF_13), ([OF_12, OF_13], OF_12), ([], "")]
+)
+def test_the_product_library_of_any_package_is_found(tmp_path, monkeypatch, files, expected):
+    from cowclip_merlin.models.hidden.engine import cublas_file
+
+    for file in (*files, *OTHERS):
+        (tmp_path / "nvidia" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nvidia" / file).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    assert cublas_file() == (expected and str(tmp_path / "nvidia" / expected))
