@@ -12,7 +12,7 @@ from emulated_cupy import COMPILER, HERE, compile_source
 
 SOURCE = HERE / "fake_cublas.cpp"
 NAMES = {1: "plain", 6: "relu", 134: "relu+mask", 152: "drelu"}
-PLAIN, RELU, DRELU, MASK = 1, 2, 8, 128
+PLAIN, RELU, DRELU, MASK, WIDE_SUMS = 1, 2, 8, 128, 256
 """What `refuse` of `Fake.reset` takes: bits of epilogues without an algorithm; PLAIN: all."""
 
 

@@ -14,12 +14,16 @@ namespace {
 enum { OK = 0, INVALID = 7, NONE = 15 };
 enum { F32 = 0, BF16 = 14 };
 constexpr int DEFAULT = 1, RELU = 2, BIAS = 4, DRELU = 8, BGRAD = 16, AUX = 128;
+constexpr int WIDE_SUMS = 256;  // of bias gradients in float32 beside results in bfloat16
 
 struct Desc {
     int compute, scale, transpose_a = 0, transpose_b = 0;
     unsigned epilogue = DEFAULT;
+    int bias_type = -1;
     void *bias = nullptr, *aux = nullptr;
     std::int64_t aux_ld = 0;
+
+    int type_of_bias(int of_d) const { return bias_type < 0 ? of_d : bias_type; }
 };
 struct Layout {
     int type;
@@ -92,6 +96,8 @@ int check(const Desc& desc, const Layout& a, const Layout& b, const Layout& c, c
         return no(NONE, "epilogue");
     if (e == DEFAULT) return OK;
     if (!desc.bias) return no(INVALID, "bias pointer");
+    const int type = desc.type_of_bias(d.type);
+    if (type != d.type && (type != F32 || !(e & BGRAD))) return no(NONE, "type of the bias");
     if (!aligned(desc.bias, 16)) return no(NONE, "bias alignment");
     if (e & AUX) {
         if (!desc.aux) return no(INVALID, "aux pointer");
@@ -112,7 +118,7 @@ void remember(std::uint64_t* out, const Desc& desc, const Layout& a, const Layou
         1 + desc.epilogue + 1000u * desc.compute + 100000u * (desc.transpose_a + 2 * desc.transpose_b),
         d.rows, d.columns, desc.transpose_a ? a.rows : a.columns,
         (std::uint64_t)(a.ld + 7919 * b.ld), (std::uint64_t)(d.ld + 7919 * (a.type + 64 * d.type)),
-        (std::uint64_t)desc.aux_ld,
+        (std::uint64_t)(desc.aux_ld + 64 * desc.type_of_bias(d.type)),
         alignment[0] | (std::uint64_t)alignment[1] << 20 | (std::uint64_t)alignment[3] << 40};
     std::memcpy(out, words, sizeof words);
 }
@@ -139,7 +145,7 @@ void compute(const Desc& desc, const Layout& a, const void* A, const Layout& b, 
             float x = 0.0f;
             for (std::size_t l = 0; l < k; ++l) x += wide_a[i * k + l] * column[l];
             if (spoiled) x += 0.05f * x;
-            if (e & BIAS) x += load(desc.bias, d.type, i);
+            if (e & BIAS) x += load(desc.bias, desc.type_of_bias(d.type), i);
             const std::size_t bit = bit_of(i, j, desc.aux_ld);
             if (e & RELU) {
                 if ((e & AUX) && x > 0.0f) mask[bit / 8] |= 1u << bit % 8;
@@ -151,7 +157,8 @@ void compute(const Desc& desc, const Layout& a, const void* A, const Layout& b, 
         }
     }
     if (e & BGRAD)
-        for (std::size_t i = 0; i < m; ++i) store(desc.bias, d.type, i, row_sum[i]);
+        for (std::size_t i = 0; i < m; ++i)
+            store(desc.bias, desc.type_of_bias(d.type), i, row_sum[i]);
 }
 }  // namespace
 
@@ -172,7 +179,8 @@ int cublasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* value,
         void* at;
     } const known[] = {{3, 4, &desc->transpose_a}, {4, 4, &desc->transpose_b},
                        {7, 4, &desc->epilogue},    {8, 8, &desc->bias},
-                       {11, 8, &desc->aux},        {12, 8, &desc->aux_ld}};
+                       {11, 8, &desc->aux},        {12, 8, &desc->aux_ld},
+                       {26, 4, &desc->bias_type}};
     for (const auto& each : known)
         if (each.attribute == attribute && each.size == size && value) {
             std::memcpy(each.at, value, size);
@@ -226,6 +234,7 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, Desc* desc, Layout* a, Layout* 
     if (handle != &done || wanted < 1) return no(INVALID, "handle");
     if (const int status = check(*desc, *a, *b, *c, *d)) return status;
     if ((refused & DEFAULT) || (desc->epilogue & refused)) return OK;
+    if ((refused & WIDE_SUMS) && desc->type_of_bias(d->type) != d->type) return OK;
     for (unsigned each : preference->alignment)
         if (each < 2) return OK;
     for (int i = 0; i < (wanted < 2 ? wanted : 2); ++i) {  // the first is one that cannot run

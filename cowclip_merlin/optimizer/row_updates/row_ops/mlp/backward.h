@@ -15,15 +15,15 @@ class MlpGradientOp : public MlpOp {
 
  private:
   // What one call works on. `dz` are the gradients before each ReLU, dz[0] that of x. Gradients of
-  // biases are in `sums`, in the type of the products, if a product makes them (`fused`), else in
-  // `biases`. If an output of one number per row follows, its kernel is in `output`, and `of_w` is
+  // biases are in `biases`, or if a product makes them (`fused`) and rounds them to its type
+  // (`rounded`), in `sums`. If an output of one number per row follows, its kernel is in `output`, and `of_w` is
   // the gradient of that.
   struct Work {
     const Tensor *gradient, *weights;
     tensorflow::OpInputList h, masks, output;
     std::vector<Long> padded;
     std::vector<Tensor> dz, kernels, sums, biases;
-    std::vector<bool> fused;
+    std::vector<bool> fused, rounded;
     Tensor partial, of_w;
 
     Long rows() const { return h[0].dim_size(0); }
@@ -62,6 +62,7 @@ class MlpGradientOp : public MlpOp {
     for (auto* list : {&work.kernels, &work.sums, &work.biases}) list->resize(layers_);
     work.dz.resize(layers_ + 1);
     work.fused.assign(layers_, false);
+    work.rounded.assign(layers_, false);
     Long numbers = 1;
     for (std::size_t i = 0; i <= layers_; ++i) {
       const Long width = work.padded[i];
@@ -73,7 +74,7 @@ class MlpGradientOp : public MlpOp {
       const TensorShape width({work.padded[i + 1]}), shape({work.padded[i], work.padded[i + 1]});
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &work.kernels[i]));
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, width, &work.biases[i]));
-      TF_RETURN_IF_ERROR(context->allocate_temp(type_, width, &work.sums[i]));
+      if (bfloat16()) TF_RETURN_IF_ERROR(context->allocate_temp(type_, width, &work.sums[i]));
     }
     if (work.with_output())
       TF_RETURN_IF_ERROR(context->allocate_temp(
@@ -113,9 +114,11 @@ class MlpGradientOp : public MlpOp {
               {weights + offsets[2 * i], work.dz[i + 1].data(), work.dz[i].data(), nullptr,
                nullptr}};
     if (i > 0 && work.masks[i - 1].NumElements() > 0) {
-      call.operands.vector = work.sums[i - 1].data();
+      call.operands.vector = work.biases[i - 1].data();
       call.operands.mask = const_cast<void*>(static_cast<const void*>(work.masks[i - 1].data()));
-      work.fused[i - 1] = Has(call);
+      work.fused[i - 1] = ChooseSums(call.product, call.operands);
+      work.rounded[i - 1] = work.fused[i - 1] && call.product.vector != cublas::kFloat;
+      if (work.rounded[i - 1]) call.operands.vector = work.sums[i - 1].data();
     }
     if (i == 0 || !work.fused[i - 1]) call.product.epilogue = cublas::kEpilogueDefault;
     return call;
@@ -175,13 +178,14 @@ class MlpGradientOp : public MlpOp {
                              std::vector<CopyMatrix>& copies) const {
     const Long width = widths_[i + 1];
     const int number = 1 + static_cast<int>(layers_) + i;
-    if (work.rows() > 0 && !work.fused[i]) {
+    if (work.rows() > 0 && !work.rounded[i]) {
       context->set_output(number, work.biases[i].Slice(0, width));
       return tensorflow::OkStatus();
     }
     Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(number, TensorShape({width}), &output));
-    copies.push_back(CopyOf(work.sums[i].data(), bfloat16(), work.rows() > 0, width, width,
+    const Tensor& sums = work.rounded[i] ? work.sums[i] : work.biases[i];
+    copies.push_back(CopyOf(sums.data(), work.rounded[i], work.rows() > 0, width, width,
                             output->data(), false, 1, width));
     return tensorflow::OkStatus();
   }

@@ -28,6 +28,7 @@ enum DescAttribute {  // cublasLtMatmulDescAttributes_t
   kDescBiasPointer = 8,
   kDescAuxPointer = 11,
   kDescAuxLd = 12,
+  kDescBiasType = 26,
 };
 enum PreferenceAttribute {  // cublasLtMatmulPreferenceAttributes_t
   kPrefMaxWorkspaceBytes = 1,

@@ -118,9 +118,9 @@ class MlpForwardOp : public MlpOp {
     fused.operands.mask = call.operands.d;  // aligned as a mask will be
     fused.product.epilogue = cublas::kEpilogueReluAuxBias;
     bool useful = layer + 1 < layers_ && b > 0 && Has(fused);
-    if (useful)
-      useful = Has({Backward(cublas::kEpilogueDreluBgrad, b, width, padded[layer + 2]),
-                    fused.operands});
+    Product backward =
+        useful ? Backward(cublas::kEpilogueDreluBgrad, b, width, padded[layer + 2]) : Product{};
+    useful = useful && ChooseSums(backward, fused.operands);
     Tensor* mask;
     const TensorShape shape = useful ? TensorShape({b, MaskBits(width) / 8}) : TensorShape({0, 0});
     TF_RETURN_IF_ERROR(

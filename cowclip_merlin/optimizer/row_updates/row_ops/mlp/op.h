@@ -63,7 +63,7 @@ class MlpOp : public OpKernel {
   Product Make(int epilogue, bool transpose_a, bool transpose_b, Long m, Long n, Long k) const {
     const bool fast = !bfloat16() && tf32_;
     const int compute = fast ? cublas::kCompute32FFastTF32 : cublas::kCompute32F;
-    return {cuda_type(), cuda_type(), compute, epilogue, transpose_a, transpose_b,
+    return {cuda_type(), cuda_type(), cuda_type(), compute, epilogue, transpose_a, transpose_b,
             m, n, k, transpose_a ? k : m, transpose_b ? n : k, m};
   }
   // y^T = W^T x^T, for W [k, n] and x [b, k].
@@ -81,6 +81,15 @@ class MlpOp : public OpKernel {
     return product;
   }
   bool Has(const Call& call) const { return engine_->products().Has(call.product, call.operands); }
+  // Makes the sums of a bias gradient float32 if cuBLASLt has an algorithm for that, else of the
+  // type of the products. Returns whether it has any.
+  bool ChooseSums(Product& product, const Operands& operands) const {
+    for (int type : {static_cast<int>(cublas::kFloat), cuda_type()}) {
+      product.vector = type;
+      if (Has({product, operands})) return true;
+    }
+    return false;
+  }
 
   // Starts the products in order. Calls `after(i)` after each.
   template <class After>

@@ -11,7 +11,7 @@
 //
 // An epilogue adds a vector as long as the rows of D, or sums over its columns. D has the layer's
 // width as rows and the batch as columns, so that is the bias, or its gradient. The vector has D's
-// type. The bit mask of a ReLU has a leading dimension in bits, a multiple of 128.
+// type, unless cuBLASLt has an algorithm with another one. The bit mask of a ReLU has a leading dimension in bits, a multiple of 128.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -31,14 +31,15 @@ constexpr std::size_t kMostPlans = 4096;
 inline Long RoundUp(Long n, Long unit) { return (n + unit - 1) / unit * unit; }
 inline Long MaskBits(Long width) { return RoundUp(width, 128); }
 
-// D (m x n) = op(A) op(B), sum over k; `lda`, `ldb`, `ldd` are leading dimensions.
+// D (m x n) = op(A) op(B), sum over k; `lda`, `ldb`, `ldd` are leading dimensions, and `vector` is
+// the type of the epilogue's vector.
 struct Product {
-  int input, output, compute, epilogue, transpose_a, transpose_b;
+  int input, output, vector, compute, epilogue, transpose_a, transpose_b;
   Long m, n, k, lda, ldb, ldd;
 
   auto Key() const {
-    return std::make_tuple(input, output, compute, epilogue, transpose_a, transpose_b, m, n, k, lda,
-                           ldb, ldd);
+    return std::make_tuple(input, output, vector, compute, epilogue, transpose_a, transpose_b, m, n,
+                           k, lda, ldb, ldd);
   }
 };
 
@@ -69,6 +70,8 @@ class Plan {
     SetDesc(cublas::kDescTransA, std::int32_t{product.transpose_a});
     SetDesc(cublas::kDescTransB, std::int32_t{product.transpose_b});
     SetDesc(cublas::kDescEpilogue, static_cast<std::uint32_t>(product.epilogue));
+    if (product.epilogue != cublas::kEpilogueDefault && product.vector != product.output)
+      SetDesc(cublas::kDescBiasType, std::int32_t{product.vector});
     if (Masked(product.epilogue)) SetDesc(cublas::kDescAuxLd, std::int64_t{MaskBits(product.m)});
     SetPointers(product, operands);  // the heuristic reads how they are aligned
     MakeLayout(&a_, product.input, a_as_is ? product.m : product.k, a_as_is ? product.k : product.m,
