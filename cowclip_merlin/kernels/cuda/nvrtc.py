@@ -29,7 +29,9 @@ def load_nvrtc() -> list[str]:
     Returns:
         The loaded files.
     """
-    files = packaged_files("cuda_nvrtc", "libnvrtc.so.*")
+    # The compiler opens the other file by its name, too. CUDA 13's does not look beside itself.
+    names = "libnvrtc-builtins.so.*", "libnvrtc.so.*"
+    files = [file for name in names for file in packaged_files("cuda_nvrtc", name)]
     for file in files:
         ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     return files
