@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Largest relative errors. PTX ISA 9.1, `sqrt.approx.f32`: 2^-23 for every positive finite number.
+# Largest relative errors. PTX ISA 9.1, `sqrt.approx.ftz.f32`: 2^-23 for every positive finite
+# number from 2^-126 on; the root of a smaller one, which a missed step of Adam flushes, is 0.
 # PTX ISA 9.1, `div.approx.f32`, which is `__fdividef`: 2 units in the last place for divisors of
 # 2^-126 to 2^126; beyond them the quotient is 0, or NaN if the dividend is infinite.
 ROOT, QUOTIENT = 2.0**-23, 2.0**-22

@@ -29,7 +29,7 @@ __device__ inline void note_step(float* history, index_t capacity, index_t step,
 __device__ inline float fast_root(float x) {
 #ifdef __CUDA_ARCH__
     float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
     return sqrtf(x);
