@@ -67,6 +67,7 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "relu_gradient",
         ):
             assert f".entry {name}(" in ptx
+        assert "cvt.rn.bf16x2.f32" in ptx.split(".entry relu_gradient")[1].split(".entry ")[0]
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
         assert "fma.rn.ftz.f32" not in replay
         assert "sqrt.rn.ftz.f32" in replay and "div.rn.ftz.f32" in replay

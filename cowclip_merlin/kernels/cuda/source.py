@@ -48,9 +48,26 @@ __device__ inline float from_bfloat16(bfloat16_t x) {
 
 // Round to the nearest, ties to even, as TensorFlow does; a NaN stays one.
 __device__ inline bfloat16_t to_bfloat16(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    bfloat16_t y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+#else
     const unsigned int bits = __float_as_uint(x);
     if (x != x) return (bfloat16_t)(bits >> 16 | 64u);
     return (bfloat16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#endif
+}
+
+// Two numbers in the bits of one word.
+__device__ inline unsigned int to_bfloat16s(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned int y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+#else
+    return (unsigned int)to_bfloat16(high) << 16 | to_bfloat16(low);
+#endif
 }
 
 #if BFLOAT16

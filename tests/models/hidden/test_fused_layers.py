@@ -164,8 +164,11 @@ def test_in_any_order_of_threads(tf, engine, fake):
 
 
 def test_wide_layers_take_columns_in_turns(tf, engine):
-    Case(5, [3, 1100]).assert_right(tf, engine, "bfloat16")
-    Case(40, [3, 700]).assert_right(tf, engine, "float32")
+    """More than 256 threads have of 16 bytes each; with 400, five threads of a block share them."""
+    for output in (False, True):
+        Case(5, [3, 2100], output=output).assert_right(tf, engine, "bfloat16")
+        Case(40, [3, 1100], output=output).assert_right(tf, engine, "float32")
+        Case(131, [5, 398], output=output).assert_right(tf, engine, "bfloat16")
 
 
 @pytest.mark.parametrize("dtype", TYPES)

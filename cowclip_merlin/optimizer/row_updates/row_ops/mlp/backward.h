@@ -68,7 +68,7 @@ class MlpGradientOp : public MlpOp {
       const Long width = work.padded[i];
       TF_RETURN_IF_ERROR(
           context->allocate_temp(type_, TensorShape({work.rows(), width}), &work.dz[i]));
-      numbers = std::max(numbers, 2 * engine_->Parts(work.rows(), width) * width);
+      numbers = std::max(numbers, 2 * engine_->Parts(work.rows(), width, bfloat16()) * width);
     }
     for (std::size_t i = 0; i < layers_; ++i) {
       const TensorShape width({work.padded[i + 1]}), shape({work.padded[i], work.padded[i + 1]});

@@ -67,30 +67,33 @@ class MlpEngine {
     queue.Launch(record_.functions[kAddBiasRelu], Blocks(rows * columns), z, bias, rows,
                  static_cast<int>(columns), static_cast<int>(bfloat16));
   }
-  // Threads of a block that take the same four columns of different rows in `ReluGradient`.
-  static Long Lanes(Long columns) { return std::max<Long>(1, kBlock / (columns / 4)); }
-  Long Parts(Long rows, Long columns) const {
-    const Long lanes = Lanes(columns), chunks = (rows + 8 * lanes - 1) / (8 * lanes);
-    return lanes * std::max<Long>(1, std::min<Long>(record_.blocks, chunks));
+  // Threads of a block that take the same 16 bytes of columns of different rows in `ReluGradient`.
+  static Long Lanes(Long columns, bool bfloat16) {
+    return std::max<Long>(1, kBlock / (columns / (bfloat16 ? 8 : 4)));
+  }
+  // Blocks of `ReluGradient`: each makes a row of partial sums.
+  Long Parts(Long rows, Long columns, bool bfloat16) const {
+    const Long some = 8 * Lanes(columns, bfloat16);
+    return std::max<Long>(1, std::min<Long>(record_.blocks, (rows + some - 1) / some));
   }
   // `partial` has room for `Parts` rows of `columns`, with an output for twice as many.
   void ReluGradient(Queue& queue, const void* g, Long g_columns, const void* activation, void* dz,
                     float* partial, float* bias, Long rows, Long columns, bool bfloat16,
                     const MlpOutput& output = {}) const {
-    const Long lanes = Lanes(columns), parts = Parts(rows, columns);
+    const Long lanes = Lanes(columns, bfloat16), parts = Parts(rows, columns, bfloat16);
     float* partial_of_w = partial + parts * columns;
-    const bool in_fours =
+    const bool whole =
         !output.gradient && g_columns == columns && Operands::Alignment(g) >= 16;
-    queue.Launch(record_.functions[kReluGradient], parts / lanes, g, activation, dz, partial,
+    queue.Launch(record_.functions[kReluGradient], parts, g, activation, dz, partial,
                  output.gradient, output.w, partial_of_w, rows, static_cast<int>(g_columns),
                  static_cast<int>(columns), static_cast<int>(lanes), static_cast<int>(bfloat16),
-                 static_cast<int>(in_fours));
+                 static_cast<int>(whole));
     Join(queue, partial, bias, parts, columns);
     if (output.gradient) Join(queue, partial_of_w, output.of_w, parts, columns);
   }
   void RowProducts(Queue& queue, const void* h, const float* w, float* z, Long rows, Long columns,
                    Long stride, bool bfloat16) const {
-    queue.Launch(record_.functions[kRowProducts], Blocks(32 * rows), h, w, z, rows,
+    queue.Launch(record_.functions[kRowProducts], Blocks(32 * ((rows + 3) / 4)), h, w, z, rows,
                  static_cast<int>(columns), static_cast<int>(stride), static_cast<int>(bfloat16));
   }
 
