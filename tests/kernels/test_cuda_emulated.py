@@ -102,6 +102,19 @@ def test_one_lane_has_the_bits_of_numba(one_lane, data):
     check_same_bits(one_lane, Subject(load("numba")), case, rows, gaps)
 
 
+@pytest.mark.parametrize("clip", ["cowclip", "column"])
+def test_rows_at_the_threshold_have_the_bits_of_numba(one_lane, clip):
+    """Squares are compared, not norms: where these round to the other side, the factor is 1."""
+    case = make_case(8, 4000, 10, 10**6)
+    u = len(case.w)
+    unit = case.w / np.linalg.norm(case.w, axis=1, keepdims=True).clip(1e-9)
+    w = case.w if clip == "cowclip" else (3 * unit).astype(np.float32)
+    near = np.roll(w, 1, axis=1) * (1 + np.arange(u)[:, None] % 7 * np.float32(2**-24))
+    case = replace(case, ids=np.arange(u), values=near.astype(np.float32)[:u], w=w)
+    rows = RowSettings(clip=clip, clip_settings=ClipSettings(r=1.0, bound=3.0, zeta=1e-30))
+    check_same_bits(one_lane, Subject(load("numba")), case, rows, np.zeros(u, int))
+
+
 def test_the_same_bits_twice(emulated):
     case = make_case(2, 3 * SEGMENT, 10, 3)
     check_same_bits(emulated, emulated, case, RowSettings(), np.array([0, 7, 3]))

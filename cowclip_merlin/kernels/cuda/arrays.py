@@ -69,7 +69,8 @@ extern "C" __global__ void row_squares(const float* x, index_t u, int d, double*
         const int j = lane + k * TILE;
         mine[k] = row < u && j < d ? x[row * d + j] : 0.0f;
     }
-    const double sum = tile_square<PER>(mine, TILE);  // all lanes run it: it shuffles
+    double sum = lane_square<PER>(mine), nothing = 0.0;
+    tile_sums(sum, nothing, TILE);  // all lanes run it: it shuffles
     if (row < u && lane == 0) square[row] = sum;
 }
 

@@ -109,31 +109,41 @@ __device__ inline int threads_of(const One& one) {
 }
 
 // Every lane of the tile gets the same bits, because both partners add the same two numbers.
-__device__ inline double tile_sum(double x, int tile) {
-    for (int k = tile / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
-    return x;
+__device__ inline void tile_sums(double& x, double& y, int tile) {
+    for (int k = tile >> 1; k > 0; k >>= 1) {
+        x += __shfl_xor_sync(0xffffffffu, x, k);
+        y += __shfl_xor_sync(0xffffffffu, y, k);
+    }
 }
 
-// Sum of squares over the row; coordinates beyond its end must be 0.
+// Sum of squares of a lane's coordinates, which are exact; those beyond the row's end must be 0.
 template <int MANY>
-__device__ inline double tile_square(const float* x, int tile) {
+__device__ inline double lane_square(const float* x) {
     double square = 0.0;
 #pragma unroll
-    for (int k = 0; k < MANY; ++k) square += (double)x[k] * (double)x[k];
-    return tile_sum(square, tile);
+    for (int k = 0; k < MANY; ++k) square = fma((double)x[k], (double)x[k], square);
+    return square;
 }
 
-// Call it with whole warps, because it shuffles. A lane has MANY coordinates.
+// Call it with whole warps, because it shuffles. A lane has MANY coordinates. Squares tell which
+// rows are clipped, so few rows need roots and a quotient. Where squares, being rounded, decide
+// otherwise than norms, the quotient rounds to 1: the result has the same bits.
 template <int MANY>
 __device__ inline float row_factor(const float* g, const float* w, index_t cnt, int kind,
                                    double r, double least, double bound, int tile) {
     if (kind == CLIP_NONE) return 1.0f;
-    const double norm = sqrt(tile_square<MANY>(g, tile));
-    double threshold = bound;
+    double norm = lane_square<MANY>(g), size = lane_square<MANY>(w), threshold = bound;
+    const double many = (double)(cnt > 1 ? cnt : 1);
+    tile_sums(norm, size, tile);
     if (kind == CLIP_COWCLIP) {
-        const double size = r * sqrt(tile_square<MANY>(w, tile));
-        threshold = (double)(cnt > 1 ? cnt : 1) * (size > least ? size : least);
+        const double square = r * r * size, floor = least * least;
+        if (norm <= many * many * (square > floor ? square : floor)) return 1.0f;
+        size = r * sqrt(size);
+        threshold = many * (size > least ? size : least);
+    } else if (norm <= bound * bound) {
+        return 1.0f;
     }
+    norm = sqrt(norm);
     return norm > threshold ? (float)(threshold / norm) : 1.0f;
 }
 

@@ -231,7 +231,7 @@ extern "C" __global__ void step_groups(
                             : step_row<PER>(t, row, inside, lane, alpha, to, status);
         if (!inside || lane != 0) continue;
         my_cut += f < 1.0f;
-        my_factors += (unsigned long long)((double)f * 4294967296.0);
+        my_factors += (unsigned long long)(f * 4294967296.0f);  // exact
     }
     if (my_factors || my_cut) {
         atomicAdd(&cut_rows, my_cut);
