@@ -17,7 +17,7 @@ struct FetchTable {
     const word_t *ids, *u;
     float *row_w, *row_m, *row_v;  // [u, d]
     index_t capacity;
-    int d, tile, first_block, blocks;
+    int d, first_block, blocks;
     float keep_m, keep_v, epsilon, l2;
 };
 
@@ -27,15 +27,17 @@ struct FetchTables {
     FetchTable of[MOST_FETCH_TABLES];
 };
 
-// Copy the distinct rows of a batch, after the steps that they have missed; one tile per row.
+// Copy the distinct rows of a batch, after the steps that they have missed; one lane per number.
 extern "C" __launch_bounds__(BLOCK, 4) __global__ void fetch_rows(
     const __grid_constant__ FetchTables tables) {
     const FetchTable& t = one_of_block(tables);
-    const index_t rows = t.u[0], tiles = threads_of(t) / t.tile, to = *t.steps;
-    const int d = t.d, lane = thread_of(t) % t.tile;
-    for (index_t row = thread_of(t) / t.tile; row < rows; row += tiles) {
+    const int d = t.d;
+    const Share mine(d);
+    const index_t rows = t.u[0], to = *t.steps;
+    const int step = threads_of(t) / 32 * mine.rows;
+    for (index_t row = thread_of(t) / 32 * mine.rows + mine.row; row < rows; row += step) {
         const index_t id = t.ids[row], from = (index_t)t.last[id];
-        for (int j = lane; j < d; j += t.tile) {
+        for (int j = mine.j; j < d; j += 32) {
             float my_w = t.w[id * d + j], my_m = t.m[id * d + j], my_v = t.v[id * d + j];
             replay(my_w, my_m, my_v, from, to, t.history, t.capacity, t.keep_m, t.keep_v,
                    t.epsilon, t.l2);

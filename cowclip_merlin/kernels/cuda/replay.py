@@ -126,6 +126,19 @@ __device__ inline void replay_number(const Table& table, index_t at, index_t fro
     table.v[at] = my_v;
 }
 
+// What a lane has of the rows that its warp takes at once: coordinate j of one of them, and every
+// 32nd after it. As many rows as fit, so that few lanes idle where none shuffles. Those have j = d.
+struct Share {
+    int rows, row, j;
+
+    __device__ explicit Share(int d) {
+        const int lane = threadIdx.x % 32;
+        rows = d < 32 ? 32 / d : 1;
+        row = d < 32 ? lane / d : 0;
+        j = row < rows ? lane - row * d : d;
+    }
+};
+
 // Returns the number of steps that the row of an id has seen, if this lane is the first to take it;
 // otherwise at least `to`. It reports an id outside the table.
 __device__ inline index_t take_row(const Table& table, index_t id, index_t to, index_t* status) {
@@ -168,26 +181,27 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
 }
 
 // Bring a part of the rows of each table up to date, another part in each step, so that no row
-// misses many steps; one tile per row. In a flush, or if the history is full, bring all rows up to
-// date and set their step count to 0. It also runs after a refused step: a row must not keep a
+// misses many steps; one lane per number. In a flush, or if the history is full, bring all rows up
+// to date and set their step count to 0. It also runs after a refused step: a row must not keep a
 // count of a history that is forgotten.
 extern "C" __launch_bounds__(BLOCK, 5) __global__ void sweep_rows(
     const __grid_constant__ Tables tables) {
     const Table& table = one_of_block(tables);
-    const int thread = thread_of(table), lane = thread % table.tile, d = table.d;
-    const index_t to = *table.steps, tiles = threads_of(table) / table.tile;
+    const int d = table.d;
+    const Share mine(d);
+    const index_t to = *table.steps;
+    const int step = threads_of(table) / 32 * mine.rows;
     const bool whole = table.parts == 0 || to >= table.capacity;
     const index_t begin = whole ? 0 : table.rows * (to % table.parts) / table.parts;
-    const index_t end = whole ? table.rows : table.rows * (to % table.parts + 1) / table.parts;
-    const int before = thread / table.tile % (32 / table.tile);  // tiles of this warp before it
-    index_t row = begin + thread / table.tile;
-    // All lanes of a warp stay until all its tiles are done.
-    for (index_t least = row - before; least < end; least += tiles, row += tiles) {
+    const index_t past = whole ? table.rows : table.rows * (to % table.parts + 1) / table.parts;
+    const word_t end = (word_t)past;  // a table has at most 2^31 rows
+    word_t row = (word_t)begin + thread_of(table) / 32 * mine.rows + mine.row;
+    for (; row - mine.row < end; row += step) {  // all lanes of a warp stay
         const index_t from = row < end ? (index_t)table.last[row] : to;
-        for (int j = lane; from < to && j < d; j += table.tile)
-            replay_number(table, row * d + j, from, to);
+        for (int j = mine.j; from < to && j < d; j += 32)
+            replay_number(table, (index_t)row * d + j, from, to);
         __syncwarp();  // every lane has read `last`
-        if (row < end && lane == 0) table.last[row] = whole ? 0.0f : (float)to;
+        if (row < end && mine.j == 0) table.last[row] = whole ? 0.0f : (float)to;
     }
 }
 """

@@ -98,9 +98,9 @@ class ReadOp : public RowOp {
       float* to = static_cast<float*>(output->data());
       fetches.push_back({all.w, all.m, all.v, all.last, all.history, all.steps, groups.ids,
                          groups.u, to, to + most * table.d, to + 2 * most * table.d, all.capacity,
-                         table.d, table.tile});
+                         table.d});
       FetchTable& fetch = fetches.back();
-      fetch.blocks = static_cast<int>(Blocks(table, n));
+      fetch.blocks = static_cast<int>(FullBlocks(table, n));
       fetch.keep_m = table.keep_m, fetch.keep_v = table.keep_v;
       fetch.epsilon = table.epsilon, fetch.l2 = table.l2;
     }

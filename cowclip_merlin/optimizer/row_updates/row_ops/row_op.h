@@ -119,6 +119,12 @@ class RowOp : public OpKernel {
     return std::max<Long>(1, std::min<Long>(table.blocks, needed));
   }
 
+  // The same for one whose warps take as many rows as fit; see `Share` in kernels/cuda/replay.py.
+  static Long FullBlocks(const CowClipTable& table, Long n) {
+    const Long warps = n / std::max(1, 32 / table.d) + 1;
+    return std::max<Long>(1, std::min<Long>(table.blocks, (32 * warps + kBlock - 1) / kBlock));
+  }
+
   // Returns the error of a refused step, once; stale rows cause only a warning.
   tensorflow::Status Refused(Seen& seen, Long* status, Queue& queue) {
     const int slots = static_cast<int>(status_size_ - 1) / 3;

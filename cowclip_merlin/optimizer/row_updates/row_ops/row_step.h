@@ -87,7 +87,7 @@ class RowStepOp : public RowOp {
       all[i].done = static_cast<Long*>(output->data());
       sweeps.push_back(Replay(table, state, steps[i]));
       sweeps.back().parts = table.sweep;
-      sweeps.back().blocks = static_cast<int>(Blocks(table, table.rows / table.sweep + 1));
+      sweeps.back().blocks = static_cast<int>(FullBlocks(table, table.rows / table.sweep + 1));
     }
     LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     const CowClipTable& any = *tables_[0];

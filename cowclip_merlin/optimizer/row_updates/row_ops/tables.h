@@ -63,7 +63,7 @@ struct FetchTable {
   const Word *ids, *u;
   float *row_w, *row_m, *row_v;
   Long capacity;
-  int d, tile, first_block, blocks;
+  int d, first_block, blocks;
   float keep_m, keep_v, epsilon, l2;
 };
 struct FetchTables {
