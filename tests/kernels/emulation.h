@@ -52,6 +52,10 @@ static inline int __float_as_int(float x) {
     return bits;
 }
 
+static inline unsigned __umulhi(unsigned x, unsigned y) {
+    return (unsigned)((unsigned long long)x * y >> 32);
+}
+
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 

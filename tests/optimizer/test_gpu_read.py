@@ -32,23 +32,24 @@ class Batches:
         dtype: of the flat input.
         index: type of the ids.
         graph: whether the step is a graph.
+        fields: columns of ids.
         rows: of the tables.
         **settings: of `CowClip`.
     """
 
     def __init__(
         self, tf, backend, *, d=10, wide=True, pairs=True, dtype="float32", index="int64",
-        graph=True, rows=ROWS, **settings,
+        graph=True, rows=ROWS, fields=FIELDS, **settings,
     ):  # fmt: skip
         self.tf, self.pairs, self.dtype, self.index = tf, pairs, tf.as_dtype(dtype), index
-        self.width = (FIELDS * d + NUMBERS + 7) // 8 * 8
+        self.width = (fields * d + NUMBERS + 7) // 8 * 8
         rng = np.random.default_rng(0)
         w = [rng.normal(0, 1e-1, (rows, k)).astype("f") for k in ((d, 1) if wide else (d,))]
         self.tables = [tf.Variable(x, name=f"{i}_embeddings") for i, x in enumerate(w)]
         adam = tf.keras.optimizers.legacy.Adam(1e-3)
         settings = {"l2": 1e-2, "update": "exact", "embeddings": self.tables} | settings
         self.opt = cc.CowClip(adam, backend=backend, **settings)
-        self.offsets = [2, 0, 0, 0, 1]
+        self.offsets = [2, *[0] * (fields - 2), 1][:fields]
         self.seen = []
         step = self.by_read if backend == "cupy" else self.by_lookup
         self.step = tf.function(step, autograph=False) if graph else step
@@ -95,7 +96,7 @@ class Batches:
         tf, rng = self.tf, np.random.default_rng(seed)
         rows = self.tables[0].shape[0]
         for b in sizes:
-            ids = np.minimum(rng.pareto(0.4, (b, FIELDS)), rows - 3).astype(self.index)
+            ids = np.minimum(rng.pareto(0.4, (b, len(self.offsets))), rows - 3).astype(self.index)
             numbers = rng.normal(0, 1, (b, NUMBERS)).astype("f")
             weights = rng.normal(0, 0.1, (b, self.width + 2)).astype("f")
             found = self.step(*map(tf.constant, (ids, numbers, weights)))
@@ -125,6 +126,9 @@ class Batches:
         {"d": 33, "dtype": "bfloat16", "update": "lazy"},
         {"graph": False},
         {"index": "int32"},
+        {"fields": 1, "d": 3},
+        {"fields": 7},
+        {"fields": 64, "d": 3, "wide": False},
         {"clip": "none"},
     ],
 )

@@ -17,17 +17,18 @@ __device__ inline void check_sum(float x, index_t* status, int table, word_t row
 // `SumTable` in row_ops/tables.h.
 //
 // With `fields` = 0, there is a gradient for each occurrence, values [n, d]. Otherwise occurrence i
-// is in row b = i / fields of a batch; its gradient has two parts. Each is left out if its array
-// is null. The first is in the gradient of the hidden layers' input, values [b, pitch], from
-// i % fields * d on. The second is that of the row's term: row_g[b] * (sums[b] - w) for FM's, whose
-// sums of embeddings are [b, d], and row_g[b] for the sum of id weights, where `sums` is null.
+// is in row b = i / fields of a batch, by `reciprocal` and `shift`. Its gradient is in that of the
+// hidden layers' input, values [b, pitch], from i % fields * d on. With `sums`, FM's term
+// row_g[b] * (sums[b] - w) is added, whose sums of embeddings are [b, d]. Id weights have neither
+// values nor sums: the gradient of their sum is row_g[b].
 struct SumTable {
     const value_t* values;
     const float *row_g, *sums, *w;
     const word_t *order, *starts, *ids, *u;
     word_t *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
     float *partial, *g;
-    int d, tile, slot, first_block, blocks, fields, pitch, compact;
+    int d, tile, slot, first_block, blocks, fields, pitch, compact, shift;
+    word_t reciprocal;
 };
 
 enum { MOST_SUM_TABLES = 16 };
@@ -36,24 +37,50 @@ struct SumTables {
     SumTable of[MOST_SUM_TABLES];
 };
 
-// Coordinate j of the gradient of occurrence i of a batch; w is that of the row.
-__device__ inline float gradient_at(const SumTable& t, word_t i, int j, float w) {
-    const word_t b = i / (word_t)t.fields, field = i - b * (word_t)t.fields;
-    float g = t.values ? widen(t.values[(index_t)b * t.pitch + field * t.d + j]) : 0.0f;
-    if (t.row_g) g += t.row_g[b] * (t.sums ? t.sums[(index_t)b * t.d + j] - w : 1.0f);
-    return g;
+// Coordinate j of the gradients of a batch and distinct row: where it begins in each array, and
+// bytes from one occurrence or row of the batch to the next.
+struct Coordinate {
+    const char *values, *sums;
+    const float* row_g;
+    word_t of_occurrence, of_row, of_sums, reciprocal;
+    int shift;
+    float w;
+};
+
+template <bool VALUES, bool PAIRS>
+__device__ inline float gradient_at(const Coordinate& c, word_t i) {
+    const word_t b = __umulhi(2 * i, c.reciprocal) >> c.shift;
+    float g = 0.0f;
+    if (VALUES) {
+        // i % fields * d is (i - b * fields) * d.
+        const char* at = c.values + (state_t)i * c.of_occurrence;
+        g = widen(*(const value_t*)(at + (state_t)b * c.of_row));
+    }
+    if (PAIRS) g += c.row_g[b] * (*(const float*)(c.sums + (state_t)b * c.of_sums) - c.w);
+    return VALUES ? g : g + c.row_g[b];
+}
+
+template <bool VALUES, bool PAIRS>
+__device__ inline float sum_batch(const Coordinate& c, const word_t* __restrict__ order,
+                                  word_t begin, word_t end) {
+    float sum = gradient_at<VALUES, PAIRS>(c, order[begin]);
+#pragma unroll 4
+    for (word_t s = begin + 1; s < end; ++s) sum += gradient_at<VALUES, PAIRS>(c, order[s]);
+    return sum;
 }
 
 // Sum coordinate j of the gradients of the occurrences [begin, end) of a distinct row.
-__device__ inline float sum_gradients(const SumTable& t, index_t row, index_t begin, index_t end,
+__device__ inline float sum_gradients(const SumTable& t, word_t row, word_t begin, word_t end,
                                       int j) {
     if (t.fields == 0) return sum_of<8>(t.values, t.order, begin, end, t.d, j);
-    const index_t at = t.compact ? row : (index_t)t.ids[row];
-    const float w = t.sums ? t.w[at * t.d + j] : 0.0f;
-    float sum = gradient_at(t, t.order[begin], j, w);
-#pragma unroll 4
-    for (index_t s = begin + 1; s < end; ++s) sum += gradient_at(t, t.order[s], j, w);
-    return sum;
+    const index_t at = t.compact ? row : t.ids[row];
+    const word_t size = sizeof(value_t), d = t.d, more = t.pitch - t.fields * t.d;
+    const Coordinate c = {(const char*)(t.values + j), (const char*)(t.sums + j), t.row_g,
+                          size * d, size * more, 4 * d, t.reciprocal, t.shift,
+                          t.sums ? t.w[at * t.d + j] : 0.0f};
+    if (!t.values) return sum_batch<false, false>(c, t.order, begin, end);
+    return t.sums ? sum_batch<true, true>(c, t.order, begin, end)
+                  : sum_batch<true, false>(c, t.order, begin, end);
 }
 
 // Queue a frequent id and its pieces: queued[0] ids, queued[1] pieces. Their order has no effect on
@@ -76,18 +103,18 @@ __device__ __noinline__ void queue_pieces(const SumTable& t, word_t row, index_t
 extern "C" __launch_bounds__(BLOCK, 5) __global__ void sum_groups(
     const __grid_constant__ SumTables tables, index_t segment, index_t* status) {
     const SumTable& t = one_of_block(tables);
-    const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
+    const word_t rows = t.u[0], tiles = threads_of(t) / t.tile;
     const int d = t.d, lane = thread_of(t) % t.tile;
-    for (index_t row = thread_of(t) / t.tile; row < rows; row += tiles) {
-        const index_t begin = t.starts[row], end = t.starts[row + 1];
+    for (word_t row = thread_of(t) / t.tile; row < rows; row += tiles) {
+        const word_t begin = t.starts[row], end = t.starts[row + 1];
         if (end - begin <= segment) {
             for (int j = lane; j < d; j += t.tile) {
                 const float sum = sum_gradients(t, row, begin, end, j);
-                t.g[row * d + j] = sum;
+                t.g[(index_t)row * d + j] = sum;
                 check_sum(sum, status, t.slot, t.ids[row]);
             }
         } else if (lane == 0) {
-            queue_pieces(t, (word_t)row, begin, end, segment);
+            queue_pieces(t, row, begin, end, segment);
         }
     }
 }

@@ -116,6 +116,13 @@ class ReadOp : public RowOp {
   bool pairs_ = false;
 };
 
+// For i < 2^31, i / fields is the upper word of 2 * i * reciprocal, shifted right by `shift`.
+void SetDivision(SumTable* sum) {
+  const Long fields = sum->fields;
+  while ((1LL << sum->shift) < fields) ++sum->shift;
+  sum->reciprocal = static_cast<Word>(((1LL << (31 + sum->shift)) + fields - 1) / fields);
+}
+
 class ReadStepOp : public RowStepOp {
  public:
   explicit ReadStepOp(OpKernelConstruction* context) : RowStepOp(context) {
@@ -157,6 +164,7 @@ class ReadStepOp : public RowStepOp {
         part.rows[k] = static_cast<const float*>(rows[i].data()) + k * rows[i].NumElements() / 3;
       SumTable& sum = part.sum;
       sum.fields = fields_, sum.pitch = flat->dim_size(1), sum.compact = rows.size() > 0;
+      SetDivision(&sum);
       sum.w = sum.compact ? part.rows[0] : variables[i * per_table()].data<float>();
       if (i == 0) sum.values = flat->data();
       const Tensor& terms = i == 0 ? *second : *first;

@@ -89,7 +89,8 @@ struct SumTable {
   const Word *order, *starts, *ids, *u;
   Word *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
   float *partial, *g;
-  int d, tile, slot, first_block, blocks, fields, pitch, compact;
+  int d, tile, slot, first_block, blocks, fields, pitch, compact, shift;
+  Word reciprocal;
 };
 struct SumTables {
   int count;
