@@ -85,4 +85,5 @@ lock: ## resolve requirements/*.in again into full pins
 	@requirements/lock.sh
 
 clean: ## remove the files of the other targets
-	rm -rf $(VENV) .venv-* work build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	for each in $(VENV) .venv-*; do if [ -f "$$each/.stamp" ]; then rm -rf "$$each"; fi; done
+	rm -rf work build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -71,9 +71,8 @@ stamp="$stamp $root"
 if [ -f "$dir/.stamp" ] && [ "$(cat "$dir/.stamp")" = "$stamp" ] && "$dir/bin/python" -c ""; then
     exit 0
 fi
-if [ -e "$dir" ] && [ ! -f "$dir/.stamp" ] && [ ! -f "$dir/pyvenv.cfg" ] &&
-    [ -n "$(ls -A "$dir")" ]; then
-    echo "$dir is not a virtual environment: use another folder" >&2
+if [ -e "$dir" ] && [ ! -f "$dir/.stamp" ] && [ -n "$(ls -A "$dir")" ]; then
+    echo "$dir is not a virtual environment of this script: use another folder" >&2
     exit 2
 fi
 

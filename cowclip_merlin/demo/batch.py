@@ -22,6 +22,7 @@ from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.folders import RUN, holds
 from cowclip_merlin.system.signals import exit_on_sigterm
 from cowclip_merlin.training import RunSettings, Stopped, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
@@ -141,7 +142,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> Js
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
         started = bool(list_checkpoints(folder / "checkpoints"))
-        if folder.exists() and not started:  # killed before its first checkpoint
+        if holds(folder, RUN) and not started:  # killed before its first checkpoint
             shutil.rmtree(folder)
         rows = train(data, settings, out=folder, resume=started)
     trained = read_json(data / "dataset.json")["rows"]["train"]

@@ -330,7 +330,8 @@ def _remove(snapshot: Path) -> None:
 def _remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left: snapshots half written or half removed."""
     for left in folder.glob(".*.removed"):
-        shutil.rmtree(left)
+        if re.fullmatch(r"\.\d+\.removed", left.name):
+            shutil.rmtree(left)
     for left in folder.glob(".*.tmp"):
         if re.fullmatch(r"\.\d+\.\w+\.tmp", left.name):
             files.clear_leftovers(folder / left.name.split(".")[1])

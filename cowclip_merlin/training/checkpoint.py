@@ -199,8 +199,9 @@ def remove_unfinished_checkpoints(folder: Path) -> None:
 
     Call this only from the process that writes checkpoints to the folder.
     """
-    for left in folder.glob("**/*_temp"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.glob("**/ckpt-*_temp"):
+        if re.fullmatch(r"ckpt-\d+_temp", left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager

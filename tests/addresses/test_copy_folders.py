@@ -54,7 +54,7 @@ def test_a_new_version_takes_the_place_of_others(put, ended):
 def test_what_nobody_has_used_for_a_week_goes(put, ended):
     everything = copy_folders.all_copies()
     old, used, new = copied(put(A)), copied(put(B)), everything / "kept-x"
-    left = everything / "tmpleft"  # of a killed process
+    left = everything / "passing-_killed0"  # of a killed process
     for folder in (new, left):
         folder.mkdir()
     for folder in (old.parent, used.parent, new, left):
@@ -63,6 +63,68 @@ def test_what_nobody_has_used_for_a_week_goes(put, ended):
     copied(put(C))
     assert used.exists() and new.exists()
     assert not old.parent.exists() and not left.exists()
+
+
+def test_what_has_other_names_stays(put, ended):
+    """It is not of this package, whatever its age."""
+    everything = copy_folders.all_copies()
+    others = [everything / name for name in ("photos", "tmpab12cd34", "passing-", f"{'0' * 16}-a")]
+    for folder in others:
+        folder.mkdir()
+        (folder / "a").touch()
+        unused_for(folder, 99)
+    copied(put(A))
+    assert all((folder / "a").exists() for folder in others)
+
+
+def test_a_link_among_the_copies_is_not_followed(put, ended, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/a").touch()
+    unused_for(tmp_path / "precious", 99)
+    link = copy_folders.all_copies() / f"{'0' * 16}-{'1' * 16}"
+    link.symlink_to(tmp_path / "precious")
+    copied(put(A))
+    assert (tmp_path / "precious/a").exists()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where the folder of all copies would be."""
+    monkeypatch.setattr(copy_folders.tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"cowclip-{os.getuid()}"
+
+
+def test_a_link_in_place_of_the_folder_is_refused(put, place, tmp_path):
+    """Its old folders stay, also those with the names of copies."""
+    home = tmp_path / "home"
+    old = [home / "photos", home / f"{'0' * 16}-{'1' * 16}"]
+    for folder in old:
+        folder.mkdir(parents=True)
+        unused_for(folder, 99)
+    place.symlink_to(home)
+    with pytest.raises(InputError, match=f"^{place}: is no folder, maybe a link to one; remove "):
+        copied(put(A))
+    assert all(folder.exists() for folder in old)
+    assert {folder.name for folder in home.iterdir()} == {folder.name for folder in old}
+
+
+def test_a_folder_of_others_is_refused(put, place, monkeypatch):
+    place.touch()
+    with pytest.raises(InputError, match="is no folder"):
+        copied(put(A))
+    place.unlink()
+    place.mkdir(mode=0o700)
+    place.chmod(0o750)
+    with pytest.raises(InputError, match="is open to other users; remove it, or set TMPDIR"):
+        copied(put(A))
+    place.chmod(0o700)
+    copied(put(A))
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    other = place.with_name(f"cowclip-{owner + 1}")
+    other.mkdir(mode=0o700)
+    with pytest.raises(InputError, match=f"^{other}: belongs to another user; set TMPDIR"):
+        copied(A)
 
 
 def test_a_copy_in_use_stays(put):

@@ -6,7 +6,9 @@ import shutil
 import pytest
 
 from cowclip_merlin.demo import batch as demo
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import Stopped
+from cowclip_merlin.training.run_settings import RunSettings
 
 
 @pytest.mark.runs
@@ -87,3 +89,18 @@ def test_too_few_rows_are_one_clear_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("demo: error: ") and "too few" in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_folder_that_holds_no_run_stays(tmp_path, monkeypatch):
+    mine = tmp_path / "runs/baseline/notes"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+
+    def refuse(*_, **__):
+        raise InputError("not here")
+
+    monkeypatch.setattr(demo, "train", refuse)
+    settings = RunSettings(model="deepfm", batch_size=8)
+    with pytest.raises(InputError, match="not here"):
+        demo.run_or_reuse("baseline", settings, tmp_path, tmp_path)
+    assert mine.read_text() == "mine"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import distributions, version
@@ -253,12 +254,26 @@ def set_up(folder):
 
 
 @pytest.mark.system
-def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path):
-    (tmp_path / "thesis.txt").write_text("dear to me")
+@pytest.mark.parametrize("name", ["thesis.txt", "pyvenv.cfg"])
+def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path, name):
+    (tmp_path / name).write_text("dear to me")
     done = set_up(tmp_path)
     assert done.returncode == 2
-    assert "is not a virtual environment" in done.stderr
-    assert (tmp_path / "thesis.txt").read_text() == "dear to me"
+    assert "is not a virtual environment of this script" in done.stderr
+    assert (tmp_path / name).read_text() == "dear to me"
+
+
+@pytest.mark.system
+def test_make_clean_removes_no_environment_but_its_own(tmp_path):
+    """Whatever `VENV` names."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("mine", ".venv-mine", ".venv-docs", "made"):
+        (tmp_path / name).mkdir()
+    for name in (".venv-docs", "made"):
+        (tmp_path / name / ".stamp").touch()
+    for venv in ("mine", "made"):
+        subprocess.run(["make", "clean", f"VENV={venv}"], cwd=tmp_path, check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"Makefile", "mine", ".venv-mine"}
 
 
 def only_pins(folder):

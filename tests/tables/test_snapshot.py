@@ -88,9 +88,14 @@ def test_files_of_others_stay(tmp_path):
     mine = [tmp_path / ".notes.tmp", tmp_path / "12.txt", tmp_path / ".5.tmp"]
     for path in mine:
         path.write_text("mine")
+    mine.append(tmp_path / ".notes.removed" / "a")
+    mine[-1].parent.mkdir()
+    mine[-1].write_text("mine")
+    (tmp_path / ".4.removed").mkdir()  # of a killed process
     for number in (5, 6, 7):
         save_snapshot(tmp_path, number, {}, None)
     assert all(path.read_text() == "mine" for path in mine)
+    assert not (tmp_path / ".4.removed").exists()
 
 
 KILLED = """

@@ -70,6 +70,10 @@ def test_files_of_the_user_stay(data, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     train(data, SETTINGS, out=out)
+    for name in ("my_temp", "ckpt-best_temp"):
+        mine.append(out / "checkpoints" / name / "a")
+        mine[-1].parent.mkdir()
+        mine[-1].write_text("mine")
     train(data, SETTINGS, out=out, resume=True)  # removes what the run itself left
     assert all(path.read_text() == "mine" for path in mine)
 
