@@ -16,10 +16,11 @@ import numpy.typing as npt
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.online.events.ids import encode_ids, text_ids
-from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
+from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
 from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,8 @@ class Damage:
     def add(self, wrong: Mask, reason: Callable[[int], str]) -> None:
         """Note the rows where the mask is true."""
         for i in np.flatnonzero(wrong).tolist():
-            self.reasons.setdefault(i, reason(i))
+            if i not in self.reasons:
+                self.reasons[i] = reason(i)
 
     def good(self, rows: int) -> Mask:
         """The rows of so many that nothing is wrong with."""
@@ -169,13 +171,10 @@ def _weights(
     table: pa.Table, features: LogFeatures, damage: Damage
 ) -> npt.NDArray[np.float32] | None:
     """Weights of all events, 0 where one is missing or wrong; None without such a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not (name := features.weight):
         return None
     text = _array(table[name])
-    numbers = cast_each(pc.utf8_trim(text, " "), pa.float64())
+    numbers = numbers_of_texts(text)
     good = np.asarray(labels.are_weights(numbers))
     damage.add(~good, lambda i: labels.weight_damage(name, text[i].as_py()))
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
@@ -201,10 +200,9 @@ def _scaled(text: ArrowColumn, column: ContinuousColumn, damage: Damage) -> npt.
 
 def _numbers(text: ArrowColumn, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     """Numbers of a column, 0 where a value is missing or wrong."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    numbers = cast_each(pc.utf8_trim(text, " "), pa.float64())
+    numbers = numbers_of_texts(text)
     wrong = np.asarray(pc.and_(pc.is_null(numbers), pc.is_valid(text)))
     damage.add(wrong, lambda i: f"{name} is {text[i].as_py()!r:.60}, not a number")
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)

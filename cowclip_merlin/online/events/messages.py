@@ -14,9 +14,10 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.requests import cells_of, column_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
-from cowclip_merlin.online.events.times import cast_each, format_time
+from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.types import ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -178,12 +179,7 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
 
 def _parsed(text: ArrowColumn, regression: bool) -> ArrowColumn:
     """Return numbers of labels given as text, as of a log of files; null where one is wrong."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if regression:
-        return cast_each(pc.utf8_trim(text, " "), pa.float64())
-    return labels.parse_labels(text)
+    return numbers_of_texts(text) if regression else labels.parse_labels(text)
 
 
 def _refuse_sampled(rates: Sequence[Json], damage: Damage) -> None:

@@ -15,15 +15,18 @@ from cowclip_merlin.online.events.events import Damage, Events, encode_inputs
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.types import Json
 from cowclip_merlin.workflows.raw.values.multi_values import (
-    float_of,
+    damage_in_vector,
     vector_damage,
     vector_values,
 )
+from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Cell = TypeVar("Cell")
+
+_WHOLE = 2**63  # whole numbers below are numbers of a vector as they are
 
 
 @dataclass(frozen=True)
@@ -174,26 +177,46 @@ def vector_of_value(value: Json, name: str, length: int, separator: str) -> npt.
             vector = _finite(value)
             if vector is not None:
                 return vector
-        value = [text_of_value(x, f"{name}[{j}]", is_id=False) for j, x in enumerate(value)]
-    elif value is not None and not isinstance(value, str):
+        cells = [
+            x if type(x) is float else _number_or_text(x, name, j) for j, x in enumerate(value)
+        ]
+    elif value is None or isinstance(value, str):
+        cells = vector_values(value, separator)
+    else:
         raise ValueError(
             f"{name} is {value!r:.60} ({type(value).__name__}); give a list of {length} numbers, "
             f"or text with {separator!r} between them"
         )
-    texts = [None if each is None else each.strip(" ") for each in vector_values(value, separator)]
-    if damage := vector_damage(name, texts, separator, length):
-        raise ValueError(damage)
-    return np.array([float_of(text) for text in texts], np.float64).astype(np.float32)
+    if len(cells) != length:
+        raise ValueError(vector_damage(name, cells, separator, length))
+    vector = _float32([number_of_text(x) if type(x) is str else x for x in cells])
+    if not np.isfinite(vector).all():
+        j = int(np.isfinite(vector).argmin())
+        cell = repr(cells[j]) if type(cells[j]) is float else cells[j]
+        raise ValueError(damage_in_vector(name, j, cell))
+    return vector
 
 
 def _finite(values: Sequence[float]) -> npt.NDArray[np.float32] | None:
     """Return numbers as float32; None if one is not finite."""
     try:
-        with np.errstate(over="ignore"):
-            vector = np.array(values, np.float64).astype(np.float32)
+        vector = _float32(values)
     except OverflowError:  # an integer beyond float64
         return None
     return vector if np.isfinite(vector).all() else None
+
+
+def _float32(values: Sequence[float | None]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # infinite, which is refused
+        return np.array(values, np.float64).astype(np.float32)
+
+
+def _number_or_text(value: Json, name: str, j: int) -> float | str | None:
+    """A value of a vector as a number, or as text if it is no plain one; None if it is missing."""
+    if type(value) is int and abs(value) < _WHOLE:
+        return float(value)
+    text = text_of_value(value, f"{name}[{j}]", is_id=False)
+    return None if text is None else text.strip(" ")
 
 
 def text_of_value(value: Json, name: str, *, is_id: bool) -> str | None:

@@ -9,37 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.types import ArrowColumn
+from cowclip_merlin.workflows.raw.values.text_to_number import FINITE, numbers_of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_ZONE = r"[T ][0-9][0-9].*(Z|[+-][0-9][0-9](:?[0-9][0-9])?)$"
-
-
-def cast_each(column: ArrowColumn, kind: pa.DataType) -> pa.Array:
-    """The column as another Arrow type; null where a value cannot be cast.
-
-    >>> import pyarrow as pa
-    >>> cast_each(pa.array(["1.5", "a", None]), pa.float64()).to_pylist()
-    [1.5, None, None]
-    """
-    import pyarrow as pa
-
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid:
-        if len(column) == 1:
-            return pa.nulls(1, kind)
-    middle = len(column) // 2
-    halves = (column.slice(0, middle), column.slice(middle))
-    return pa.concat_arrays([cast_each(half, kind) for half in halves])
+_NUMBER = f"^{FINITE}$"
+_CLOCK = r"([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?)?"
+_ZONE = r"(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
+# Arrow's nanoseconds reach from 1677 to 2262, and silently begin anew beyond.
+_DAY = r"(1[7-9]|2[01])[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_DATE = f"^{_DAY}([T ]{_CLOCK})?$"
+_DATE_IN_ZONE = f"^{_DAY}[T ]{_CLOCK}{_ZONE}$"
 
 
 def parse_times(column: ArrowColumn) -> npt.NDArray[np.float64]:
     """Seconds since 1970, rounded down to whole ones; NaN for a text that is not a time.
 
-    A number is seconds; any other text is an ISO 8601 date, in UTC if it names no zone.
+    A number is seconds; any other text is an ISO 8601 date of the years 1700 to 2199, in UTC if it
+    names no zone.
 
     Args:
         column: Arrow array of text.
@@ -53,28 +41,43 @@ def parse_times(column: ArrowColumn) -> npt.NDArray[np.float64]:
 
     text = pc.utf8_trim(column, " ").fill_null("")
     seconds = np.full(len(text), np.nan)
-    is_number = np.asarray(pc.match_substring_regex(text, _NUMBER))
-    has_zone = np.asarray(pc.match_substring_regex(text, _ZONE)) & ~is_number
     # Arrow reads dates with a zone and without one by two types.
-    for mask, kind in (
-        (is_number, pa.float64()),
-        (has_zone, pa.timestamp("ns", tz="UTC")),
-        (~is_number & ~has_zone, pa.timestamp("ns")),
+    for pattern, read in (
+        (_NUMBER, lambda texts: np.floor(numbers_of_texts(texts).to_numpy(zero_copy_only=False))),
+        (_DATE_IN_ZONE, lambda dates: _seconds_of_dates(dates, pa.timestamp("ns", tz="UTC"))),
+        (_DATE, lambda dates: _seconds_of_dates(dates, pa.timestamp("ns"))),
     ):
-        if mask.any():
-            values = cast_each(text.filter(pa.array(mask)), kind)
-            seconds[mask] = _whole_seconds(values)
+        mask = pc.match_substring_regex(text, pattern)
+        if pc.any(mask).as_py():
+            seconds[np.asarray(mask)] = read(text.filter(mask))
     return seconds
 
 
-def _whole_seconds(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Of an Arrow array of numbers or timestamps; null becomes NaN."""
+def _seconds_of_dates(dates: pa.Array, kind: pa.DataType) -> npt.NDArray[np.float64]:
+    """Whole seconds of dates in the form that Arrow reads; NaN for a day that its month lacks."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    if pa.types.is_floating(values.type):
-        return np.floor(values.to_numpy(zero_copy_only=False))
-    whole = values.cast(pa.int64()).fill_null(0).to_numpy() // 1_000_000_000
-    return np.where(np.asarray(values.is_valid()), whole, np.nan)
+    try:
+        times = dates.cast(kind)
+    except pa.ArrowInvalid:
+        times = pc.if_else(pa.array(_are_days(dates)), dates, None).cast(kind)
+    whole = times.cast(pa.int64()).fill_null(0).to_numpy() // 1_000_000_000
+    return np.where(np.asarray(times.is_valid()), whole, np.nan)
+
+
+def _are_days(dates: pa.Array) -> npt.NDArray[np.bool_]:
+    """Whether the months of dates have these days."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    year, month, day = (
+        np.asarray(pc.utf8_slice_codeunits(dates, start, stop).cast(pa.int64()))
+        for start, stop in ((0, 4), (5, 7), (8, 10))
+    )
+    first = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
+    last = (first + 1).astype("datetime64[D]") - 1
+    return day <= (last - first.astype("datetime64[D]")).astype(np.int64) + 1
 
 
 def parse_formatted_times(column: ArrowColumn, time_format: str) -> npt.NDArray[np.float64]:

@@ -7,6 +7,8 @@ as many in each row.
 
 from __future__ import annotations
 
+import numbers
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text, numbers_of_texts
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ def _as_lists(values: ArrowColumn, separator: str, what: str, where: str) -> Arr
     return values
 
 
+_INFINITE_FLOAT32 = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
 _PRINTED_LIST = r"""^\s*\[.*[,'"].*\]\s*$"""
 
 
@@ -144,11 +148,7 @@ def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
 
     kind = values.type
     if types.is_string(kind) or types.is_large_string(kind):
-        texts = pc.utf8_trim(values, " ")
-        try:
-            values = texts.cast(pa.float64())
-        except pa.ArrowInvalid:
-            return np.array([float_of(text) for text in texts.to_pylist()], np.float64)
+        values = numbers_of_texts(values)
     elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
         raise InputError(f"{where} has lists of {kind}, not of numbers; convert it")
     return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
@@ -160,19 +160,14 @@ def float_of(value: object) -> float:
     >>> float_of("2.5"), float_of("a"), float_of(True), float_of(2**64)
     (2.5, nan, nan, 1.8446744073709552e+19)
     """
-    import pyarrow as pa
-
-    if isinstance(value, bool):
+    if isinstance(value, str):
+        return number_of_text(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         return float("nan")
-    if isinstance(value, int):  # Arrow refuses those that float64 cannot express
-        try:
-            return float(value)
-        except OverflowError:
-            return float("inf")
     try:
-        return pa.scalar(value).cast(pa.float64()).as_py()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError):
-        return float("nan")
+        return float(value)
+    except OverflowError:  # an integer beyond float64
+        return float("inf")
 
 
 def vector_values(value: object, separator: str) -> list[object]:
@@ -193,9 +188,8 @@ def vector_length(value: object, separator: str) -> int:
 
 
 def _is_number(value: object) -> bool:
-    number = np.float64(np.nan) if value is None or value == "" else np.float64(float_of(value))
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.float32(number)))
+    """Whether it is a number that is finite in float32, when it is rounded."""
+    return value is not None and value != "" and abs(float_of(value)) < _INFINITE_FLOAT32
 
 
 def vector_damage(name: str, value: object, separator: str, length: int) -> str:
@@ -211,9 +205,14 @@ def vector_damage(name: str, value: object, separator: str, length: int) -> str:
         return f"{name} has {len(values)} numbers, not {length}"
     for j, each in enumerate(values):
         if not _is_number(each):
-            shown = "missing" if each is None else f"{each!r:.60}"
-            return f"{name}[{j}] is {shown}, not a finite number"
+            return damage_in_vector(name, j, each)
     return ""
+
+
+def damage_in_vector(name: str, j: int, value: object) -> str:
+    """Describe a value of a vector that is no finite number."""
+    shown = "missing" if value is None else f"{value!r:.60}"
+    return f"{name}[{j}] is {shown}, not a finite number"
 
 
 def cut_lists(lists: pa.ListArray, most: int, keep: str) -> pa.ListArray:
