@@ -14,6 +14,8 @@ from cowclip_merlin.system.dask_client import connect
 if TYPE_CHECKING:
     from distributed import Worker
 
+_DASHBOARD = "127.0.0.1:8787"  # Dask's own choice is this port of all networks
+
 
 def use_gpu(device: str) -> bool:
     """Return whether to prepare on a GPU.
@@ -82,7 +84,7 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
         from distributed import Client
 
         compat.nvtabular()
-        with LocalCUDACluster() as workers, Client(workers):
+        with LocalCUDACluster(dashboard_address=_DASHBOARD) as workers, Client(workers):
             yield
     else:
         yield

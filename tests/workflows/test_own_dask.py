@@ -1,7 +1,9 @@
 """A workflow in the user's own Dask cluster, with partitions smaller than usual."""
 
 import signal
+import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -9,6 +11,7 @@ import pytest
 from pandas_reference import raw_frame
 
 import cowclip_merlin as cc
+from cowclip_merlin.workflows.dask_cluster import dask_cluster
 
 ROWS, ROWS_OF_GROUP = 2000, 500
 
@@ -51,3 +54,20 @@ def test_a_part_below_the_row_group_is_written_by_two_workers(log, tmp_path):
     written = pd.concat([pq.ParquetFile(file).read().to_pandas() for file in files])
     alone = workflow.transform(nvt.Dataset(raw_frame(log).head(ROWS), cpu=True)).to_ddf().compute()
     pd.testing.assert_frame_equal(written.reset_index(drop=True), alone)
+
+
+@pytest.mark.filterwarnings("ignore:Port 8787")
+def test_the_page_of_our_own_cluster_is_for_this_machine(monkeypatch):
+    """Dask's default is all networks."""
+    from distributed import LocalCluster
+
+    made = []
+
+    def start(**options):
+        made.append(LocalCluster(n_workers=0, **options))
+        return made[0]
+
+    monkeypatch.setitem(sys.modules, "dask_cuda", SimpleNamespace(LocalCUDACluster=start))
+    with dask_cluster(None, gpu=True):
+        server = made[0].scheduler.http_server
+        assert {each.getsockname()[0] for each in server._sockets.values()} == {"127.0.0.1"}
