@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system import log_lines
-from cowclip_merlin.system.ports import cannot_listen, check_host
+from cowclip_merlin.system.ports import cannot_listen, check_host, is_own_host
 
 if TYPE_CHECKING:
-    from threading import Thread
-    from wsgiref.simple_server import WSGIServer
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
     from prometheus_client.core import Metric as Family
 
 Numbers = Mapping[str, float | None]
 """The newest value of each metric; None, or no entry: not known yet."""
+
+_CONNECTIONS = 16  # at one time; each has a thread
+_SECONDS = 10.0  # from the connect to the end of the response
 
 
 class Metric(NamedTuple):
@@ -51,6 +57,11 @@ class MonitoringSettings(Settings):
         "let Prometheus read /metrics at this address of this machine; 0: a free port",
         metavar="[HOST:]PORT",
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names besides localhost and that of --metrics that requests may have in Host; *: any",
+        metavar="A,B",
+    )
     log_format: str = option("text", "form of the lines", choices=log_lines.FORMATS)
 
     def __post_init__(self) -> None:
@@ -75,7 +86,9 @@ class MonitoringSettings(Settings):
             yield endpoint
             return
         host, port = parse_address(self.metrics)
-        server, thread = _start_server(host, port, lambda: endpoint.families(prefix, metrics))
+        names = (host, *self.allowed_hosts)
+        families = lambda: endpoint.families(prefix, metrics)  # noqa: E731
+        server, thread = _start_server(host, port, names, families)
         shown = f"[{host}]" if ":" in host else host
         endpoint.url = f"http://{shown}:{server.server_port}/metrics"
         try:
@@ -141,11 +154,51 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A server with few and short connections, as it shares the process of a trainer."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._ends: dict[Any, float] = {}
+        super().__init__(*arguments)
+
+    def verify_request(self, request: Any, _: Any) -> bool:
+        return len(self._ends) < _CONNECTIONS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._ends[request] = time.monotonic() + _SECONDS
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Cut connections whose time is over; `serve_forever` calls this twice a second."""
+        for connection, end in list(self._ends.items()):
+            if end < time.monotonic():
+                with suppress(OSError):  # it has ended by itself
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._ends.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that left."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Print no line for a request."""
+
+
 def _start_server(
-    host: str, port: int, families: Callable[[], Iterator[Family]]
+    host: str, port: int, names: Sequence[str], families: Callable[[], Iterator[Family]]
 ) -> tuple[WSGIServer, Thread]:
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
         from prometheus_client.registry import Collector
     except ModuleNotFoundError as error:
         raise missing_online_package(error) from None
@@ -156,7 +209,23 @@ def _start_server(
 
     registry = CollectorRegistry()
     registry.register(Families())
+    metrics = make_wsgi_app(registry)
+
+    def answer(request: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        if not is_own_host(request.get("HTTP_HOST", ""), names):
+            start("421 Misdirected Request", [])
+            return [b"this name in Host is not allowed; see --allowed-hosts\n"]
+        if request["PATH_INFO"] != "/metrics":
+            start("404 Not Found", [])
+            return [b"see /metrics\n"]
+        return metrics(request, start)
+
     try:
-        return start_http_server(port, host, registry)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = _Server6 if family == socket.AF_INET6 else _Server
+        server = make_server(address[0], port, answer, made, _Silent)
     except (OSError, OverflowError) as error:
         raise cannot_listen(host, port, error, "give `metrics` another address") from None
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    return server, thread

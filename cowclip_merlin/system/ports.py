@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from cowclip_merlin.errors import InputError
@@ -54,3 +56,30 @@ def check_host(host: str, what: str) -> None:
         host.encode("idna")
     except UnicodeError:
         raise InputError(f"{what}: {host!r} is no host name; use 1 to 63 letters a part") from None
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether a request's header `Host` can name this server.
+
+    A page from elsewhere reaches a server behind a browser if its own name leads to that server's
+    address for a moment (DNS rebinding). Its requests then have its name, never an address.
+
+    Args:
+        header: `HOST` or `HOST:PORT`; "" if the request has none, as those of browsers always have.
+        names: that lead to this server besides `localhost`, in any case; "*" for all.
+
+    >>> [is_own_host(each, ["ctr.example"]) for each in ("127.0.0.1:80", "[::1]", "CTR.example.")]
+    [True, True, True]
+    >>> is_own_host("evil.example:80", ["ctr.example"]), is_own_host("evil.example", ["*"])
+    (False, True)
+    """
+    bracketed = header.startswith("[")
+    name = header[1:].partition("]")[0] if bracketed else header.partition(":")[0]
+    name = name.lower().removesuffix(".")
+    if not header or name == "localhost" or {"*", name} & {each.lower() for each in names}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Metrics for Prometheus, lines as JSON, and the files that use the metrics' names."""
 
+import contextlib
 import json
 import logging
 import re
@@ -14,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import monitoring
 from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.monitoring import Metric, MonitoringSettings
 from cowclip_merlin.online.training import status_report
@@ -46,6 +48,64 @@ def test_answers_with_the_newest_numbers(host):
     assert lines == [f"metrics for Prometheus: {endpoint.url}"]
     with pytest.raises(OSError, match="refused"):
         read(endpoint.url)
+
+
+def ask(url, target, *, method="GET", host="127.0.0.1"):
+    """Status and body of the answer to raw bytes."""
+    port = int(url.removesuffix("/metrics").rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+@pytest.fixture
+def told():
+    """The address of an endpoint that tells a number."""
+    with MonitoringSettings(metrics="0", allowed_hosts=["node"]).endpoint("x", SOME) as endpoint:
+        endpoint.tell(lambda: {"a": 1.5}, lambda _: None)
+        yield endpoint.url
+
+
+def test_only_its_own_path_is_answered(told):
+    assert ask(told, "/metrics") == ask(told, "/metrics?a=1")
+    assert b"x_a 1.5" in ask(told, "/metrics")[1]
+    ends = "/ // /. /.. %0A %0D%0A %00 %20 %2F ; %3B .json %E2%80%A8 \\ ~"
+    for target in ("/", "/favicon.ico", "//", "*", "metrics", "/a/../metrics"):
+        assert ask(told, target) == (404, b"see /metrics\n"), target
+    for end in ends.split():
+        assert ask(told, f"/metrics{end}") == (404, b"see /metrics\n"), end
+    for method in ("POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"):
+        assert b"x_a" not in ask(told, "/metrics", method=method)[1]
+
+
+def test_other_names_in_host_are_refused(told):
+    """As those of a page elsewhere whose name leads to this machine for a moment."""
+    for host in ("localhost:9101", "10.1.2.3", "[::1]:9101", "node", "NODE:9101"):
+        assert ask(told, "/metrics", host=host)[0] == 200, host
+    for host in ("evil.example", "evil.example:9101", "node.evil.example", "::1"):
+        status, body = ask(told, "/metrics", host=host)
+        assert status == 421 and b"x_a" not in body, host
+    with MonitoringSettings(metrics="localhost:0").endpoint("x", SOME) as endpoint:
+        assert read(endpoint.url) == {}
+
+
+def test_silent_connections_are_few_and_short(told, monkeypatch):
+    port = int(told.removesuffix("/metrics").rpartition(":")[2])
+    monkeypatch.setattr(monitoring, "_SECONDS", 0.2)
+    with contextlib.ExitStack() as stack:
+        sent = (b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\nHost: ")
+        kept = []
+        for i in range(monitoring._CONNECTIONS):
+            kept.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            kept[-1].sendall(sent[i % 3])
+        with socket.create_connection(("127.0.0.1", port), 10) as another:
+            assert another.recv(1) == b""  # at once: there are too many
+        for each in kept:
+            while each.recv(1 << 16):
+                pass  # the answer to half a request, if there is one
+    assert ask(told, "/metrics")[0] == 200
 
 
 def test_without_an_address_nothing_listens():

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"
     add("--run", dest="run_folder", metavar="RUN", help=text)
-    add_options(parser, Listening, "host", "port")
+    add_options(parser, Listening, "host", "allowed_hosts", "port")
     text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
     add("--token-file", metavar="FILE", help=text)
     add_options(parser, Listening, "tls_cert", "tls_key")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import socket
 import ssl
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +23,8 @@ from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.serving.live.web.app import make_app
+from cowclip_merlin.serving.live.web.connections import BoundedConnection
+from cowclip_merlin.serving.live.web.guard import Asgi
 from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, Listening, ServingLimits
 from cowclip_merlin.system.ports import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
@@ -28,7 +32,7 @@ from cowclip_merlin.training.build import choose_device
 LOG = logging.getLogger("cowclip.serve")
 
 _BACKLOG = 256  # connections that wait to be accepted
-_KEEP_ALIVE = 30  # seconds without a request until a connection is closed
+_OTHER_FILES = 100  # that a server has open besides its connections
 _TURN = 0.001  # seconds that a Python thread works while others wait; Python's default is 0.005
 
 
@@ -58,25 +62,14 @@ def serve(
     limits, listening = limits or ServingLimits(), listening or Listening()
     tls = listening.tls
     _check_tls(tls)
+    _check_connections(limits)
     with suppress(LogUnavailable):  # a server that is away may come later
         open_log(log).close()
     listener = _listen(listening.host, listening.port)
     _set_up_tensorflow(limits.threads)
     follower = Follower(lambda: open_log(log), run=run, name=shown_address(log))
-    app = make_app(follower, limits, log_name=log, token=token)
-    config = uvicorn.Config(
-        app,
-        http="h11",  # it bounds the headers, unlike httptools
-        h11_max_incomplete_event_size=HEADER_BYTES,
-        ws="none",
-        log_config=None,
-        access_log=access_log,
-        server_header=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
-        **dict(zip(("ssl_certfile", "ssl_keyfile"), map(str, tls or ()))),
-    )
+    app = make_app(follower, limits, log_name=log, token=token, names=listening.names)
+    config = http_config(app, limits, tls, access_log=access_log)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if tls else "http"
@@ -85,6 +78,25 @@ def serve(
     server = uvicorn.Server(config)
     with _following(follower, server):
         server.run(sockets=[listener])
+
+
+def http_config(
+    app: Asgi, limits: ServingLimits, tls: tuple[Path, Path] | None, *, access_log: bool
+) -> uvicorn.Config:
+    """Return how uvicorn serves an application within the limits."""
+    return uvicorn.Config(
+        app,
+        http=partial(BoundedConnection, limits=limits),  # type: ignore[arg-type]
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ws="none",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=limits.idle_timeout,  # type: ignore[arg-type]  a fraction will do
+        timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
+        **dict(zip(("ssl_certfile", "ssl_keyfile"), map(str, tls or ()))),
+    )
 
 
 def _check_tls(files: tuple[Path, Path] | None) -> None:
@@ -106,6 +118,16 @@ def _check_tls(files: tuple[Path, Path] | None) -> None:
             f"{certificate} and {key}: not a certificate and its key without a password "
             f"({reason!s:.60}); give two PEM files"
         ) from None
+
+
+def _check_connections(limits: ServingLimits) -> None:
+    """Refuse a limit that the system's own would come before: nothing else could be opened."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and limits.max_connections > most - _OTHER_FILES:
+        raise InputError(
+            f"max_connections is {limits.max_connections}, but this process may have {most} files "
+            f"open; give at most {most - _OTHER_FILES}, or raise `ulimit -n`"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

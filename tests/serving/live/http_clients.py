@@ -11,4 +11,4 @@ URL = "/v1/predict"
 
 def client_of(follower, limits=LIMITS, token=None, log_name="a log"):
     app = make_app(follower, limits, log_name=log_name, token=token)
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(app, "http://localhost", raise_server_exceptions=False)

@@ -39,7 +39,7 @@ class SlowFollower(Follower):
 
 async def many(app, rows, number):
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         tasks = [
             asyncio.create_task(client.post(URL, json={"events": rows[:1]})) for _ in range(number)
         ]

@@ -52,7 +52,7 @@ def test_it_serves_what_was_synced_last(made, server, rows, events):
         assert answer["predictions"] == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
-HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ATTACKS = {
     "no HTTP": ((b"\x00\xff" * 2000 + b"\r\n\r\n",), b"400"),
     "endless headers": ((b"GET / HTTP/1.1\r\n", *[b"A: " + b"b" * 8000 + b"\r\n"] * 200), b"400"),
@@ -233,7 +233,7 @@ def test_it_speaks_https_and_nothing_else(made, certificate, rows):
         running.wait_for(lambda: running.get("/ready"))
         assert running.url.startswith("https://")
         assert running.predict(rows[:3])[0] == 200
-        assert b"200" not in running.raw(b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n")[0]
+        assert b"200" not in running.raw(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")[0]
         assert all(json.loads(line)["level"] for line in running.lines)
 
 

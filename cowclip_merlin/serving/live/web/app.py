@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from cowclip_merlin import __version__
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.guard import Asgi, Guard
+from cowclip_merlin.serving.live.web.guard import Asgi, Guard, token_check
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.serving.live.web.metrics import CONTENT_TYPE, Metrics
 from cowclip_merlin.serving.live.web.predicting import CLIENT_LEFT, Predictor
@@ -28,11 +28,18 @@ SAMPLE_EVERY = 1.0
 """Seconds between two samples for the charts."""
 
 _ABOUT = "Click probabilities of a model that is being trained."
+_NO_TOKEN = "the token is missing or wrong"
+_OTHER_HOST = "Host has a name that is not allowed"
 _NO_MODEL = "no model yet, or too many requests; Retry-After says when to try again"
 
 
 def make_app(
-    follower: Follower, limits: ServingLimits, *, log_name: str, token: str | None = None
+    follower: Follower,
+    limits: ServingLimits,
+    *,
+    log_name: str,
+    token: str | None = None,
+    names: Collection[str] = (),
 ) -> Asgi:
     """Make the application of one server.
 
@@ -41,6 +48,7 @@ def make_app(
         limits: of requests.
         log_name: address of the sync log, for the status.
         token: that requests have to send; None for none.
+        names: of this server, besides localhost; "*" for all.
     """
     requests = RequestLog()
     predictor = Predictor(follower, limits, requests)
@@ -55,10 +63,15 @@ def make_app(
         lifespan=lambda _: _lifespan(status, predictor),
     )
     _add_errors(app)
-    _add_predictions(app, predictor)
-    _add_status(app, status)
-    _add_pages(app)
-    return Guard(app, token, predictor.refuse_if_full)
+    # Pages and `/ready` hold no data.
+    public, private = APIRouter(), APIRouter(dependencies=[Depends(token_check(token))])
+    _add_predictions(private, predictor)
+    _add_status(private, status)
+    _add_ready(public, follower)
+    _add_pages(public)
+    app.include_router(private)
+    app.include_router(public)
+    return Guard(app, names)
 
 
 @asynccontextmanager
@@ -105,18 +118,19 @@ def _add_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _add_predictions(app: FastAPI, predictor: Predictor) -> None:
+def _add_predictions(routes: APIRouter, predictor: Predictor) -> None:
     errors = problems(
         _400="not JSON",
-        _401="the token is missing or wrong",
+        _401=_NO_TOKEN,
         _408="the body came too slowly",
         _413="too many bytes or events",
         _415="not application/json",
+        _421=_OTHER_HOST,
         _422="an event is damaged; nothing was scored",
         _503=_NO_MODEL,
     )
 
-    @app.post(
+    @routes.post(
         "/v1/predict",
         summary="Score events",
         response_model=None,
@@ -128,39 +142,43 @@ def _add_predictions(app: FastAPI, predictor: Predictor) -> None:
         return Response(await predictor.predict(request), media_type="application/json")
 
 
-def _add_status(app: FastAPI, status: ServerStatus) -> None:
-    errors, metrics = problems(_401="the token is missing or wrong"), Metrics(status)
+def _add_status(routes: APIRouter, status: ServerStatus) -> None:
+    errors, metrics = problems(_401=_NO_TOKEN, _421=_OTHER_HOST), Metrics(status)
 
-    @app.get("/v1/status", response_model=None, responses=errors)
+    @routes.get("/v1/status", response_model=None, responses=errors)
     async def read_status() -> Response:
         """Return the model's version and columns, the age of the last sync, lag and counts."""
         return JSONResponse(status.content())
 
-    @app.get("/v1/history", response_model=None, responses=errors)
+    @routes.get("/v1/history", response_model=None, responses=errors)
     async def read_history() -> Response:
         """Return one sample for each of the last 600 seconds, as the page draws them."""
         return JSONResponse(list(status.samples))
 
-    @app.get("/metrics", response_model=None, responses=errors)
+    @routes.get("/metrics", response_model=None, responses=errors)
     async def read_metrics() -> Response:
         """Return metrics for Prometheus."""
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    @app.get("/ready", response_model=None, responses=problems(_503="no model yet"))
+
+def _add_ready(routes: APIRouter, follower: Follower) -> None:
+    errors = problems(_421=_OTHER_HOST, _503="no model yet")
+
+    @routes.get("/ready", response_model=None, responses=errors)
     async def read_ready() -> Response:
         """Tell a load balancer whether there is a model: 200 or 503."""
-        ready = status.follower.model is not None
+        ready = follower.model is not None
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(routes: APIRouter) -> None:
     folder = resources.files(__package__)
     live, api = ((folder / name).read_text("utf-8") for name in ("page.html", "api.html"))
 
-    @app.get("/", include_in_schema=False)
+    @routes.get("/", include_in_schema=False)
     async def show_live() -> HTMLResponse:
         return HTMLResponse(live)
 
-    @app.get("/docs", include_in_schema=False)
+    @routes.get("/docs", include_in_schema=False)
     async def show_api() -> HTMLResponse:
         return HTMLResponse(api)

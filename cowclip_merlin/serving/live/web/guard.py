@@ -1,13 +1,16 @@
-"""Checks the token of each request and whether there is a place, and adds headers."""
+"""Checks the host and the token of each request, and adds headers to its response."""
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
+from fastapi import Request
+
 from cowclip_merlin.serving.live.web.refusal import Refusal
+from cowclip_merlin.system.ports import is_own_host
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Scope], Awaitable[None]]
@@ -24,31 +27,38 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 ]
-_NO_TOKEN = Refusal(
-    401,
-    "the token is missing or wrong; send the header Authorization: Bearer TOKEN",
-    headers={"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body is not read
-)
+_UNREAD = {"Connection": "close"}  # the body is not read
+
+
+def token_check(token: str | None) -> Callable[[Request], Awaitable[None]]:
+    """Return what refuses a request without the token, for the routes that need it.
+
+    It belongs to routes, since many spellings of a path lead to one: `/metrics%0A`, too.
+
+    Args:
+        token: that requests have to send; None lets all requests through.
+    """
+    wanted = None if token is None else f"Bearer {token}".encode()
+
+    async def check(request: Request) -> None:
+        given = [value for name, value in request.scope["headers"] if name == b"authorization"]
+        if wanted and not (len(given) == 1 and hmac.compare_digest(given[0], wanted)):
+            text = "the token is missing or wrong; send the header Authorization: Bearer TOKEN"
+            raise Refusal(401, text, headers={"WWW-Authenticate": "Bearer", **_UNREAD})
+
+    return check
 
 
 class Guard:
-    """Lets requests with the token through to an application.
-
-    Pages and `/ready` need no token: they hold no data.
-
-    Requests above the limit are refused here: a server that is full has no time for more.
+    """Lets requests to this server's own names through to an application.
 
     Args:
         app: the application.
-        token: that requests have to send; None lets all requests through.
-        refuse_if_full: tells whether a request to `/v1/predict` is one too many.
+        names: of the server, besides localhost and addresses; "*" for all.
     """
 
-    def __init__(
-        self, app: Asgi, token: str | None, refuse_if_full: Callable[[], Refusal | None]
-    ) -> None:
-        self._app, self._refuse_if_full = app, refuse_if_full
-        self._wanted = None if token is None else f"Bearer {token}".encode()
+    def __init__(self, app: Asgi, names: Collection[str]) -> None:
+        self._app, self._names = app, names
 
     async def __call__(
         self, scope: Scope, receive: Callable[[], Awaitable[Scope]], send: Send
@@ -62,17 +72,11 @@ class Guard:
             await self._app(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        if not self._is_allowed(scope):
-            return _NO_TOKEN
-        predicts = scope["path"] == "/v1/predict" and scope["method"] == "POST"
-        return self._refuse_if_full() if predicts else None
-
-    def _is_allowed(self, scope: Scope) -> bool:
-        path = scope["path"]
-        if self._wanted is None or not (path.startswith("/v1/") or path == "/metrics"):
-            return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._wanted)
+        for name, value in scope["headers"]:
+            if name == b"host" and not is_own_host(value.decode("latin-1"), self._names):
+                text = f"Host is {value.decode('latin-1')!a:.80}; name it in --allowed-hosts"
+                return Refusal(421, text, headers=_UNREAD)
+        return None
 
 
 def _with_headers(send: Send) -> Send:

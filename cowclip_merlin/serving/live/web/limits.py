@@ -14,7 +14,7 @@ HEADER_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ServingLimits(Settings):
-    """Limits of the requests to `/v1/predict`.
+    """Limits of connections, and of the requests to `/v1/predict`.
 
     Raises:
         InputError: a limit is not above 0.
@@ -26,7 +26,16 @@ class ServingLimits(Settings):
         64, "requests at one time; others get 503 and may try again", at_least=1
     )
     timeout: float = option(
-        5.0, "seconds for the body of a request to come, and for its answer", metavar="S", above=0
+        5.0,
+        "seconds for the headers of a request to come, for its body, and for its answer",
+        metavar="S",
+        above=0,
+    )
+    idle_timeout: float = option(
+        30.0, "seconds without a request until a connection is closed", metavar="S", above=0
+    )
+    max_connections: int = option(
+        512, "connections at one time; others are closed at once", at_least=1
     )
     threads: int = option(2, "requests to compute at one time", at_least=1)
 
@@ -44,6 +53,12 @@ class Listening(Settings):
         "address to listen at; 0.0.0.0 for all networks of this machine",
         metavar="HOST",
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names besides localhost and --host that requests may have in Host; *: any (addresses are "
+        "always allowed)",
+        metavar="A,B",
+    )
     port: int = option(8000, "port to listen at; 0 for a free one", at_least=0, below=1 << 16)
     tls_cert: Path | None = option(
         None,
@@ -57,6 +72,11 @@ class Listening(Settings):
         super().__post_init__()
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InputError("`tls_cert` and `tls_key` belong together; give both, or none")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that requests may have in `Host`, besides localhost."""
+        return (self.host, *self.allowed_hosts)
 
     @property
     def tls(self) -> tuple[Path, Path] | None:

@@ -64,8 +64,9 @@ class Predictor:
             Refusal: there is another response.
         """
         log, begun = self._log, time.perf_counter()
-        if refusal := self.refuse_if_full():
-            raise refusal
+        if log.running >= self._limits.max_requests:
+            log.note(503, 0.0)
+            raise not_now(f"{self._limits.max_requests} requests are running; try again later")
         log.running += 1
         done, status = _Once(log), 500
         try:
@@ -82,13 +83,6 @@ class Predictor:
         finally:
             log.note(status, time.perf_counter() - begun)
             done.unless_computing()
-
-    def refuse_if_full(self) -> Refusal | None:
-        """Return the refusal of a request that is one too many, which counts; None if it is not."""
-        if self._log.running < self._limits.max_requests:
-            return None
-        self._log.note(503, 0.0)
-        return not_now(f"{self._limits.max_requests} requests are running; try again later")
 
     async def _answer(self, request: Request, done: _Once) -> Answer:
         limits = self._limits
