@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.folders import RESULTS, holds
+from cowclip_merlin.system.folders import RESULTS, holds, inside
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -35,6 +35,11 @@ def check_target(settings: PrepareSettings) -> None:
     if holds(out, RESULTS):  # beside a copy of dataset.json
         raise InputError(
             f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
+            "`out`"
+        )
+    if other := inside(out):
+        raise InputError(
+            f"{out}: holds {other[0]} in {other[1]}, which `overwrite` would delete; use another "
             "`out`"
         )
     for file in settings.files:

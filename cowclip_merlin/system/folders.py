@@ -32,6 +32,24 @@ def holds(folder: Path, content: str) -> bool:
     return any((folder / name).exists() for name in _MARKS[content])
 
 
+def inside(folder: Path) -> tuple[str, Path] | None:
+    """Return what a folder below a folder holds, and that folder; None if none holds anything.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "run").mkdir()
+    >>> (folder / "run/config.json").touch()
+    >>> inside(folder) == (RUN, folder / "run"), inside(folder / "run")
+    (True, None)
+    """
+    for content, names in _MARKS.items():
+        for name in names:
+            for file in folder.rglob(name):
+                if file.parent != folder:
+                    return content, file.parent
+    return None
+
+
 def check_out(out: Path, others: Iterable[str], remedy: str = "use another `out`") -> None:
     """Refuse to write where other things are.
 

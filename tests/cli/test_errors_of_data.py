@@ -171,6 +171,13 @@ CASES = {
         ],
         r"data: holds results of experiments",
     ),
+    "a run in the folder to replace": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.inside(p.data(), "run/config.json", b"{}").parents[1])),
+        ],
+        r"data: holds a run in .*data/run, which --overwrite would delete",
+    ),
     "file to replace": (
         lambda p: [
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
