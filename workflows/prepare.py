@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,6 +49,7 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.values.whole_floats import whole_text
 from cowclip_merlin.workflows.threads import Threads
 from cowclip_merlin.workflows.train_test_split import Split
 from cowclip_merlin.workflows.vector_lengths import with_vector_lengths
@@ -246,7 +247,8 @@ def _settings_record(
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
         chosen |= log_format.text_options() | log_format.multi_options()
-        more = {name: getattr(log_format, name) for name in ("weight", "more_labels", "regression")}
+        rare = ("weight", "more_labels", "regression", "text")
+        more = {name: getattr(log_format, name) for name in rare}
         chosen |= {name: value for name, value in more.items() if value}
         chosen |= log_format.vector_options()
         chosen |= log_format.share_options()
@@ -286,11 +288,23 @@ def _finish(
     for name, count in ingested.cut.items():
         most = prepared.log_format.max_values
         print(f"{name}: left out {count:,} values, those beyond {most} per row")
+    for line in _whole_floats(ingested, base):
+        print(line)
     if unknown is None:
         warn_of_two_texts(prepared)
     else:
         print(format_shares(unknown))
         warn_of_unknown(base, unknown, steps.frequent_unknown)
+
+
+def _whole_floats(ingested: IngestResult, base: PreparedData | None) -> Iterator[str]:
+    """Say which texts were read as whole numbers, and how to keep them."""
+    found: dict[str, str] = {}
+    for _, of_block in sorted(ingested.whole_floats.items()):
+        found = of_block | found
+    for name, text in found.items():
+        remedy = "" if base else f"; --text {name} keeps text"
+        yield f"{name}: {text} read as {whole_text(text)}, as pandas writes it{remedy}"
 
 
 def _shown(out: Path) -> str:

@@ -67,7 +67,7 @@ def log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
         raise InputError(
             f"{settings.base}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
-    names = ("regression", "categorical", "continuous", "max_values", "weight")
+    names = ("regression", "categorical", "continuous", "max_values", "weight", "text")
     known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
     known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
     known |= {"shared": dict(log_format.share_embedding)}

@@ -88,6 +88,12 @@ class PrepareSettings(Settings):
         metavar="COL=COL",
         convert=parse_names,
     )
+    text: tuple[str, ...] = option(
+        (),
+        "table: id columns in which 47.0 and 47 are two ids, as a,b; else both are 47",
+        metavar="COLS",
+        convert=parse_names,
+    )
     weight: str | None = option(
         None, "table: column with the weights of the rows, numbers of 0 or more", metavar="COL"
     )
@@ -165,6 +171,7 @@ class PrepareSettings(Settings):
         if not self.vector_separator:
             raise InputError("`vector_separator` is empty; give text, such as '|'")
         self._check_shared()
+        self._check_kept_text()
         self._check_text_options()
         self._check_effects()
 
@@ -212,6 +219,22 @@ class PrepareSettings(Settings):
                 raise InputError(
                     f"{words}: {table!r} has the ids of {self.shared[table]!r} itself; give "
                     f"{column}={self.shared[table]}"
+                )
+
+    def _check_kept_text(self) -> None:
+        """Reject columns of `text` that have no ids of their own.
+
+        Raises:
+            InputError: if there is one.
+        """
+        for name in self.text if self.base is None else ():
+            if name in self.shared:
+                table = self.shared[name]
+                raise InputError(f"`text`: {name!r} has the ids of {table!r}; give {table}")
+            if name not in self.categorical:
+                raise InputError(
+                    f"`text`: {name!r} is not among the columns of `categorical` and `multi`; name "
+                    "it there"
                 )
 
     @property
@@ -271,10 +294,10 @@ class PrepareSettings(Settings):
         """
         if self.kind in KINDS:
             named = (self.label, self.regression, self.categorical, self.continuous, self.weight)
-            if any((*named, self.vector)):
+            if any((*named, self.vector, self.text)):
                 raise InputError(
-                    "`label`, `regression`, `categorical`, `multi`, `continuous`, `vector` and "
-                    f"`weight` are for the kind table; a {self.kind} log has its own columns"
+                    "`label`, `regression`, `categorical`, `multi`, `continuous`, `vector`, `text` "
+                    f"and `weight` are for the kind table; a {self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
         if not self.label or not self.categorical:
@@ -306,6 +329,7 @@ class PrepareSettings(Settings):
                 vectors=dict.fromkeys(self.vector, 0),
                 vector_separator=self.vector_separator,
                 share_embedding=self.shared,
+                text=self.text,
                 separator=separator_of(self.files[0]),
             )
         )

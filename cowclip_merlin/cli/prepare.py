@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip prepare`."""
     names = ("kind", "files", "out", "label", "regression", "categorical", "continuous", "multi")
-    names += ("multi_separator", "max_values", "keep_values", "share_embedding", "weight")
+    names += ("multi_separator", "max_values", "keep_values", "share_embedding", "text", "weight")
     names += ("vector", "vector_separator", "separator", "columns")
     add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")
     add_options(parser, Recipe)

@@ -37,6 +37,8 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
         for name in ("lists", "table"):  # as in folders of versions that had none
             if column[name] is None:
                 del column[name]
+        if not column["text"]:  # likewise
+            del column["text"]
     if not columns["vectors"]:  # likewise
         del columns["vector_separator"]
     for name in ("weight", "more_labels", "regression", "vectors", "added"):

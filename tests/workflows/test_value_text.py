@@ -137,7 +137,7 @@ def parquet(path, **columns):
 def base(tmp_path_factory):
     """A folder with ids of two types; fractions and times are as in folders of earlier versions."""
     folder = tmp_path_factory.mktemp("base")
-    others = {"word": ["u", "v", "w"] * 20, "two": ["7", "8.0", "7.0"] * 20}
+    others = {"word": ["u", "v", "w"] * 20, "two": ["True", "false", "true"] * 20}
     others |= {"yes": YES, "fraction": printed(FRACTIONS), "time": printed(TIMES)}
     files = [
         parquet(folder / "1.parquet", id=pa.array(IDS), **others),
@@ -163,14 +163,14 @@ def test_integers_and_floats_of_one_log_have_the_same_ids(base):
 
 
 def test_two_texts_of_one_value_are_named_after_the_fit(base):
-    text = "warning: column 'two': '7' and '7.0' have two ids; if they are one value, write it in"
+    text = "warning: column 'two': 'True' and 'true' have two ids; if they are one value, write"
     assert len(base[1]) == 1 and base[1][0].startswith(text)
 
 
 def test_new_rows_of_the_same_values_are_known(base, tmp_path, caplog, capsys):
     """Whatever their types are; texts of an earlier version stay those of the same types."""
     columns = {"id": pa.array(IDS, pa.float64()), "yes": YES, "word": ["u"] * ROWS}
-    columns |= {"two": ["7"] * ROWS, "fraction": FRACTIONS, "time": TIMES}
+    columns |= {"two": ["True"] * ROWS, "fraction": FRACTIONS, "time": TIMES}
     made = like(base[0], parquet(tmp_path / "new.parquet", **columns))
     shares = ", ".join(f"{name} 0.0%" for name in NAMES)
     assert capsys.readouterr().out.endswith(f"\nunknown values (id 2): {shares}\n")
@@ -179,7 +179,8 @@ def test_new_rows_of_the_same_values_are_known(base, tmp_path, caplog, capsys):
 
 
 def test_unknown_values_are_counted_and_their_cause_is_named(base, tmp_path, caplog, capsys):
-    rows = [f"0,{IDS[0]}.0,True,{word},{two},," for word, two in ("zu", "z8", "zz", "x7")]
+    words = (("z", "u"), ("z", "False"), ("z", "z"), ("x", "True"))
+    rows = [f"0,{IDS[0]}e0,True,{word},{two},," for word, two in words]
     (tmp_path / "new.csv").write_text("\n".join([f"y,{','.join(NAMES)}", *rows, "0,,,,,,\n"]))
     like(base[0], tmp_path / "new.csv")
     assert capsys.readouterr().out.splitlines()[-1] == (
@@ -187,10 +188,10 @@ def test_unknown_values_are_counted_and_their_cause_is_named(base, tmp_path, cap
         "time 0.0%"
     )
     reasons = {
-        "id": f"100% of the values are unknown to {base[0].path}; '{IDS[0]}.0' is '{IDS[0]}' there",
+        "id": f"100% of the values are unknown to {base[0].path}; '{IDS[0]}e0' is '{IDS[0]}' there",
         "yes": f"100% of the values are unknown to {base[0].path}; 'True' is 'true' there; write",
         "word": f"100% of the values are unknown to {base[0].path}; such as 'z', but it has 'u'",
-        "two": f"75% of the values are unknown to {base[0].path}; '8' is '8.0' there; write the co",
+        "two": f"75% of the values are unknown to {base[0].path}; 'False' is 'false' there; write",
     }
     for (name, reason), line in zip(reasons.items(), caplog.messages, strict=True):
         assert line.startswith(f"warning: column '{name}': {reason}")

@@ -35,7 +35,7 @@ DATASET = "dataset.json"
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
-_IF_USED = ("weight", "more_labels", "regression")  # written only if they say something
+_IF_USED = ("weight", "more_labels", "regression", "text")  # written only if they say something
 _OF_LAYOUT = (*_IF_USED, "vectors", "vector_separator", "share_embedding")  # likewise
 _ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)
 

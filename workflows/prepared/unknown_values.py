@@ -80,7 +80,7 @@ def warn_of_unknown(
 
 
 def warn_of_two_texts(data: PreparedData) -> None:
-    """Log a warning for each column with two ids for what may be one value, such as 7 and 7.0."""
+    """Log a warning for each column with two ids for what may be one value: True and true."""
     for name in data.log_format.tables:
         if pair := _two_texts(_values(data, name)):
             logging.getLogger(__name__).warning(
@@ -122,11 +122,11 @@ def _meaning(text: str) -> Decimal | str:
 
 
 def _two_texts(vocabulary: ArrowColumn) -> tuple[str, str] | None:
-    """Return two texts of a whole number or of a boolean in a vocabulary, if there are two.
+    """Return two texts of a boolean in a vocabulary, if there are two.
 
     >>> import pyarrow as pa
-    >>> _two_texts(pa.array(["7", "8.0", "7.0"])), _two_texts(pa.array(["True", "x", "true"]))
-    (('7', '7.0'), ('True', 'true'))
+    >>> _two_texts(pa.array(["True", "x", "true"]))
+    ('True', 'true')
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -136,9 +136,4 @@ def _two_texts(vocabulary: ArrowColumn) -> tuple[str, str] | None:
     for word in words.to_pylist():
         if (other := first.setdefault(word.lower(), word)) != word:
             return other, word
-    floats = vocabulary.filter(pc.ends_with(vocabulary, ".0"))
-    whole = pc.replace_substring_regex(floats, r"^(-?[0-9]+)\.0$", r"\1")
-    if not len(whole):
-        return None  # without a look at a large vocabulary
-    both = whole.filter(pc.is_in(whole, vocabulary)).to_pylist()
-    return next(((text, f"{text}.0") for text in both if not text.endswith(".0")), None)
+    return None

@@ -28,6 +28,7 @@ from cowclip_merlin.workflows.raw.text_blocks import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 from cowclip_merlin.workflows.raw.values.multi_values import count_cut, cut_lists
+from cowclip_merlin.workflows.raw.values.whole_floats import whole_texts
 from cowclip_merlin.workflows.threads import Threads, cpu_threads
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
@@ -52,6 +53,7 @@ class IngestResult:
         quarantined: number of damaged rows.
         first_bad: the first damaged rows.
         cut: multi-valued column -> values left out because their row had more than `max_values`.
+        whole_floats: number of a block -> `whole_floats` of `staged_columns`.
     """
 
     files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
@@ -63,6 +65,7 @@ class IngestResult:
     quarantined: int = 0
     first_bad: list[BadLine] = field(default_factory=list)
     cut: Counter[str] = field(default_factory=Counter)
+    whole_floats: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
 def check_input_files(files: Sequence[FilePath]) -> None:
@@ -184,7 +187,9 @@ class Ingest:
         files = {name: self._next_file(name) for name, mask in masks.items() if mask.any()}
         if files:
             table, block = parsed.table, self._blocks
-            threads.start(_write, table, masks, files, self.log_format, self.encoder, block)
+            whole = result.whole_floats[block] = {}
+            more = (self.log_format, self.encoder, block, whole)
+            threads.start(_write, table, masks, files, *more)
             self._blocks += 1
         for name, mask in masks.items():
             result.rows[name] += int(mask.sum())
@@ -252,6 +257,7 @@ def _write(
     log_format: LogFormat,
     encoder: Encoder | None,
     block: int,
+    whole_floats: dict[str, str],
 ) -> None:
     """Write the rows of each mask to its file.
 
@@ -262,18 +268,24 @@ def _write(
         log_format: columns of the log.
         encoder: encodes the rows; None writes text.
         block: number of the block.
+        whole_floats: as of `staged_columns`.
     """
     import pyarrow as pa
 
-    table = staged_columns(table, log_format, coded=encoder is not None)
+    table = staged_columns(table, log_format, whole_floats, coded=encoder is not None)
     if encoder:
         table = encoder.encode(table, masks, block)
     for split, path in files.items():
         write_staged(table.filter(pa.array(masks[split])), path)
 
 
-def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa.Table:
+def staged_columns(
+    table: pa.Table, log_format: LogFormat, whole_floats: dict[str, str], *, coded: bool
+) -> pa.Table:
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
+
+    Texts such as "47.0" become "47", unless the log keeps the text of the column. `whole_floats`
+    gets the first one of each such column.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
     lose their last digits. The weight becomes float32; so do other labels than one of 0 and 1.
@@ -291,6 +303,10 @@ def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa
         columns = {name: table[name].cast(pa.int8()) for name in log_format.labels}
     for name in log_format.categorical:
         column = table[name]
+        if not log_format.keeps_text(name):
+            column, first = whole_texts(column)
+            if first:
+                whole_floats.setdefault(name, first)
         if name in log_format.multi:
             if log_format.max_values:
                 column = cut_lists(column, log_format.max_values, log_format.keep_values)

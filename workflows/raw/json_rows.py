@@ -22,11 +22,10 @@ from cowclip_merlin.workflows.raw.parquet_rows import checked_batch
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
 from cowclip_merlin.workflows.raw.values.multi_values import float_of, vector_damage, vector_values
+from cowclip_merlin.workflows.raw.values.whole_floats import EXACT
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_EXACT = 2**53  # all smaller whole numbers are exact in a float
 
 
 class _Damage(Exception):
@@ -197,7 +196,7 @@ def _text(name: str, value: Json) -> str | None:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        if value != value // 1 or abs(value) >= _EXACT:
+        if value != value // 1 or abs(value) >= EXACT:
             raise _Damage(
                 f"{name} is {value}, whose text is not unique; give text or whole numbers"
             )

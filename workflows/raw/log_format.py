@@ -46,6 +46,8 @@ class LogFormat:
         vector_separator: what separates the numbers of a vector in text.
         share_embedding: categorical column -> the one whose ids, and later embedding table, it
             has, too.
+        text: categorical columns whose text stays as it is; in the others, "47.0" is "47". Columns
+            that share a table follow the one that it is named after.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class LogFormat:
     share_embedding: Mapping[str, str] = field(default_factory=dict)
     more_labels: tuple[str, ...] = ()
     regression: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -131,6 +134,10 @@ class LogFormat:
     def table_of(self, column: str) -> str:
         """Return the name of the table of a categorical column: that column, or another one."""
         return self.share_embedding.get(column, column)
+
+    def keeps_text(self, column: str) -> bool:
+        """Return whether "47.0" and "47" are two values of a categorical column."""
+        return self.table_of(column) in self.text
 
     @property
     def tables(self) -> dict[str, list[str]]:

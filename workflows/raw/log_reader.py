@@ -66,6 +66,7 @@ class LogReader:
     Attributes:
         total: rows read so far, with damaged ones.
         damaged: the damaged rows.
+        whole_floats: as of `staged_columns`, of the rows read so far.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LogReader:
         self._strict = max_bad_fraction is None
         self.damaged = Quarantine(None, max_bad_fraction=max_bad_fraction or 0.0)
         self.total = 0
+        self.whole_floats: dict[str, str] = {}
 
     def files(self, files: Sequence[FilePath]) -> Iterator[RawRows]:
         """Read files: plain or compressed text, JSON lines, or parquet.
@@ -134,7 +136,7 @@ class LogReader:
             if kept is None:
                 kept = parsed.table.select(self._keep)
             yield RawRows(
-                table=staged_columns(parsed.table, self._format, coded=False),
+                table=staged_columns(parsed.table, self._format, self.whole_floats, coded=False),
                 kept=kept,
                 positions=parsed.positions.astype(np.int64) + self.total,
             )

@@ -182,9 +182,10 @@ def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:
 
 
 def _check_types(file: FilePath, features: LogFeatures) -> None:
-    """Refuse a parquet file whose columns of ids are neither text nor whole numbers.
+    """Refuse a parquet file whose columns of ids are neither text nor numbers.
 
-    The text of a fractional number or a date is not unique, so a request could give another id.
+    The text of a date is not unique, so a request could give another id. Fractional numbers are
+    refused when they are read.
     """
     import pyarrow.types as types
 
@@ -203,6 +204,7 @@ def _check_types(file: FilePath, features: LogFeatures) -> None:
         of_value = of_value.value_type if types.is_dictionary(of_value) else of_value
         shown = kind if is_list else of_value
         usable = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
+        usable += (types.is_floating, types.is_decimal)
         if not any(test(of_value) for test in (*usable, types.is_null)):
             raise InputError(
                 f"{file}: column {name!r} is {shown}; convert it to text or whole numbers"

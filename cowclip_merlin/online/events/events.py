@@ -144,7 +144,7 @@ def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events
     times = encode_times(_array(table[features.time]), features, damage)
     keys = None
     if features.key:
-        keys = text_ids(table[features.key])
+        keys = text_ids(table[features.key], keep_text=features.key_keeps_text)
         missing = np.asarray(table[features.key].is_null())
         damage.add(missing, lambda _: f"{features.key} is missing; an event needs its key")
     return Events(

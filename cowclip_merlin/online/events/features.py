@@ -40,6 +40,7 @@ class CategoricalColumn:
         buckets: number of buckets that its ids are hashed into; None keeps all ids apart.
         lists: how its values are read if a row may have several; None: each row has one.
         table: the column whose ids and embeddings it has, too; None: it has its own.
+        text: whether "47.0" and "47" are two values; else both are 47.
     """
 
     name: str
@@ -47,6 +48,7 @@ class CategoricalColumn:
     buckets: int | None = None
     lists: ListRules | None = None
     table: str | None = None
+    text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,11 @@ class LogFeatures:
     def beside(self) -> tuple[str, ...]:
         """Names of the time, key and weight columns, as far as there are such."""
         return tuple(name for name in (self.time, self.key, self.weight) if name)
+
+    @property
+    def key_keeps_text(self) -> bool:
+        """Whether "47.0" and "47" are two keys, as in a column that is the key, too."""
+        return any(column.text for column in self.categorical if column.name == self.key)
 
     @property
     def rules(self) -> dict[str, FieldRules]:

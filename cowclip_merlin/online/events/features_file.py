@@ -30,7 +30,7 @@ _KEYS = ("label", "time", "key", "weight", "regression", "categorical", "continu
 _KEYS += ("prepared", "vectors", "vector_separator")
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
-_OF_TABLE = ("ttl", "admit", "min_rows", "buckets")
+_OF_TABLE = ("ttl", "admit", "min_rows", "buckets", "text")
 _CATEGORICAL = ("name", "table", *_OF_TABLE, *_LISTS)
 _CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
@@ -165,6 +165,9 @@ class _FeaturesFile:
         if type(min_rows) is not int or min_rows < 0:
             what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
             self._refuse(what, "categorical", i, "min_rows")
+        if type(text := entry.get("text", False)) is not bool:
+            what = f"text of {name!r} is {text!r}; give true or false"
+            self._refuse(what, "categorical", i, "text")
         buckets, lists = self._buckets(i, entry), self._lists(i, entry)
         try:
             seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
@@ -172,7 +175,12 @@ class _FeaturesFile:
             self._refuse(str(error), "categorical", i, "ttl")
         rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
         return CategoricalColumn(
-            name=name, rules=rules, buckets=buckets, lists=lists, table=self._table(i, entry)
+            name=name,
+            rules=rules,
+            buckets=buckets,
+            lists=lists,
+            table=self._table(i, entry),
+            text=text,
         )
 
     def _table(self, i: int, entry: Mapping[str, Json]) -> str | None:

@@ -2,9 +2,10 @@
 
 A value's text alone decides its id, so a log and a request give equal ids:
 
-- a whole number from -(2^63 - 1) to 2^63 - 1 is its own id: "7" and 7 are 7;
+- a whole number from -(2^63 - 1) to 2^63 - 1 is its own id: "7" and 7 are 7; so is a whole float
+  below 2^53, "7.0" and 7.0, unless the column keeps its text;
 - any other text has the BLAKE2b hash (RFC 7693) of its UTF-8 bytes, 8 bytes long, read as a signed
-  little-endian number: "1.0", "007", "+7" and numbers beyond that range are such texts;
+  little-endian number: "4.5", "007", "+7" and numbers beyond that range are such texts;
 - a missing value, which an empty text is, too, has the id `MISSING`, and no other value has it.
 
 Among n distinct values of a field the chance that any two share an id is n^2 / 2^65 at most:
@@ -25,6 +26,7 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import CategoricalColumn
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.values.multi_values import cut_lists
+from cowclip_merlin.workflows.raw.values.whole_floats import whole_text, whole_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +43,13 @@ def text_id(text: str) -> int:
     Raises:
         UnicodeEncodeError: the text holds half a surrogate pair, which UTF-8 cannot express.
 
-    >>> text_id("42"), text_id("-1"), text_id("042")
-    (42, -1, -3674937487732630020)
+    >>> text_id("42"), text_id("-1"), text_id("42.0"), text_id("042")
+    (42, -1, 42, -3674937487732630020)
     """
+    return _id_of_text(whole_text(text))
+
+
+def _id_of_text(text: str) -> int:
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) <= 19 and _is_canonical(text):
         number = int(text)
@@ -58,8 +64,12 @@ def _is_canonical(text: str) -> bool:
     return str(int(text)) == text
 
 
-def text_ids(column: ArrowColumn) -> npt.NDArray[np.int64]:
+def text_ids(column: ArrowColumn, *, keep_text: bool = False) -> npt.NDArray[np.int64]:
     """Ids of a column of text, int64 [n]; null and empty text are missing.
+
+    Args:
+        column: Arrow array or chunked array of text, [n].
+        keep_text: "7.0" is text of its own, not 7.
 
     >>> import pyarrow as pa
     >>> text_ids(pa.array(["7", None, "7", ""])).tolist() == [7, MISSING, 7, MISSING]
@@ -67,7 +77,8 @@ def text_ids(column: ArrowColumn) -> npt.NDArray[np.int64]:
     """
     encoded = _one_array(column).dictionary_encode()
     # One more than there are values: null is the last.
-    ids = np.append(_distinct_ids(encoded.dictionary), MISSING)
+    texts = encoded.dictionary if keep_text else whole_texts(encoded.dictionary)[0]
+    ids = np.append(_distinct_ids(texts), MISSING)
     return ids[encoded.indices.fill_null(len(ids) - 1).to_numpy(zero_copy_only=False)]
 
 
@@ -80,7 +91,7 @@ def _distinct_ids(texts: pa.Array) -> npt.NDArray[np.int64]:
     mask = whole.to_numpy(zero_copy_only=False).astype(bool)
     ids[mask] = texts.filter(whole).cast(pa.int64()).to_numpy()
     others = texts.filter(pc.invert(whole)).to_pylist()
-    ids[~mask] = [text_id(text) if text else MISSING for text in others]
+    ids[~mask] = [_id_of_text(text) if text else MISSING for text in others]
     return ids
 
 
@@ -97,18 +108,24 @@ def encode_ids(table: pa.Table, columns: Sequence[CategoricalColumn]) -> Ids:
     Args:
         table: Arrow table of text, in which null is a missing value. Columns with `lists` are lists
             of text, without nulls.
-        columns: the categorical columns. One that shares the table of another has its buckets.
+        columns: the categorical columns. One that shares the table of another has its buckets,
+            and keeps its text as that one does.
     """
     names = [column.name for column in columns]
     owners = [names.index(column.table or column.name) for column in columns]
     found = [
-        _encode(table[column.name], field, replace(column, buckets=columns[field].buckets))
+        _encode(table[column.name], field, replace(column, **_of_table(columns[field])))
         for field, column in zip(owners, columns)
     ]
     if any(column.lists for column in columns):
         return Ids.of_columns(found)
     rows = [ids for ids, _ in found]
     return Ids(np.stack(rows, axis=1) if rows else np.empty((table.num_rows, 0), np.int64))
+
+
+def _of_table(owner: CategoricalColumn) -> dict[str, object]:
+    """Return what columns that share a table take over from the column that it is named after."""
+    return {"buckets": owner.buckets, "text": owner.text}
 
 
 def _encode(values: ArrowColumn, field: int, column: CategoricalColumn) -> _Column:
@@ -123,7 +140,7 @@ def _encode(values: ArrowColumn, field: int, column: CategoricalColumn) -> _Colu
 
 
 def _ids(text: ArrowColumn, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
-    ids = text_ids(text)
+    ids = text_ids(text, keep_text=column.text)
     if column.buckets is None:
         return ids
     from cowclip_merlin.online.events.buckets import bucket_ids  # imports numba

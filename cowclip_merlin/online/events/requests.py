@@ -20,6 +20,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_values,
 )
 from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text
+from cowclip_merlin.workflows.raw.values.whole_floats import EXACT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,13 +226,14 @@ def text_of_value(value: Json, name: str, *, is_id: bool) -> str | None:
     Args:
         value: None, text, a boolean or a number; for a time a date, too.
         name: of its column, for messages.
-        is_id: whether it becomes an id: then no fractional number, whose text is not unique.
+        is_id: whether it becomes an id: then a float must be whole and below 2**53, as others have
+            no unique text.
 
     Raises:
         ValueError: it is anything else.
 
-    >>> text_of_value(7, "user", is_id=True), text_of_value(0.5, "age", is_id=False)
-    ('7', '0.5')
+    >>> text_of_value(47.0, "user", is_id=True), text_of_value(0.5, "age", is_id=False)
+    ('47', '0.5')
     """
     if value is None or value == "":
         return None
@@ -243,6 +245,8 @@ def text_of_value(value: Json, name: str, *, is_id: bool) -> str | None:
         return _integer_text(int(value), name)
     if isinstance(value, numbers.Real) and not is_id:
         return repr(float(value))
+    if isinstance(value, numbers.Real) and value == value // 1 and abs(value) < EXACT:
+        return str(int(value))
     if isinstance(value, date) and not is_id:
         return value.isoformat()
     what = "text or a whole number" if is_id else "a number"

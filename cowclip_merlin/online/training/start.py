@@ -90,8 +90,9 @@ class OfflineStart:
         """Row numbers in a table of the run, and the 64-bit ids of their values."""
         counts = read_counts(self._data, name)
         known = counts.filter(counts["value"].is_valid())
-        numbers, ids = np.asarray(known["id"]), text_ids(known["value"])
         log_format = self._data.log_format
+        ids = text_ids(known["value"], keep_text=log_format.keeps_text(name))
+        numbers = np.asarray(known["id"])
         if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
             return numbers, ids
         return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
@@ -125,6 +126,13 @@ class OfflineStart:
         self._refuse_other_tables(features)
         self._refuse_other_lists(features)
         for column in features.categorical:
+            if not column.table and column.text != self._data.log_format.keeps_text(column.name):
+                raise InputError(
+                    f"{self._data.path}: in column {column.name!r}, 47.0 is "
+                    f"{'47' if column.text else 'text'}; "
+                    f"{'remove `text`' if column.text else 'write `text: true`'} in the features "
+                    "file"
+                )
             if column.buckets is not None:
                 raise InputError(
                     f"column {column.name!r} has buckets, but {self._data.path} has a row for each "

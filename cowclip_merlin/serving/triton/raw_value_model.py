@@ -13,6 +13,7 @@ from cowclip_merlin.serving.triton.model import OUTPUT
 from cowclip_merlin.types import HashTable, RaggedTensor, Tensor
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.raw.values.whole_floats import DIGITS, WHOLE_FLOAT
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -63,8 +64,12 @@ class RawValueModel(tf.Module):
         def serve(categorical: Tensor, continuous: Tensor, *others: Tensor) -> dict[str, Tensor]:
             of_lists, vectors = others[: 2 * len(lists)], others[2 * len(lists) :]
             texts = tf.unstack(categorical, len(fields), axis=1)
-            columns = {name: ids_of(text, known[name]) for name, text in zip(fields, texts)}
+            columns = {
+                name: ids_of(whole(text, name, layout), known[name])
+                for name, text in zip(fields, texts)
+            }
             for name, values, lengths in zip(lists, of_lists[::2], of_lists[1::2]):
+                values = whole(values, name, layout)
                 ids = without_missing(values, known[name].lookup(values), lengths)
                 columns[name] = cut(ids, layout)
             x = scaled(continuous, _ranges(data), log=data.recipe.log)
@@ -76,6 +81,13 @@ class RawValueModel(tf.Module):
             return {OUTPUT: tf.where(fits, found, np.float32("nan"))}
 
         self.serve = serve
+
+
+def whole(texts: Tensor, column: str, log_format: LogFormat) -> Tensor:
+    """Read "47.0" as "47", as `prepare` does, unless the log keeps the column's text."""
+    if log_format.keeps_text(column):
+        return texts
+    return tf.strings.regex_replace(texts, WHOLE_FLOAT, DIGITS)
 
 
 def without_missing(values: Tensor, ids: Tensor, lengths: Tensor) -> RaggedTensor:

@@ -135,7 +135,7 @@ class Scorer:
         """Return ids and numbers; the labels have no meaning."""
         import pyarrow.compute as pc
 
-        data, table = self.data, staged_columns(rows.table, self.log_format, coded=True)
+        data, table = self.data, staged_columns(rows.table, self.log_format, {}, coded=True)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             single = table.drop_columns(list(data.log_format.vectors))
             ready = self._workflow.transform(single.to_pandas())

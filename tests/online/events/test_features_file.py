@@ -107,6 +107,11 @@ def test_time_and_key_may_be_categorical_too(features_file):
             LIST + "categorical: [{name: t, separator: '|'}]\n",
             "line 3: column 't' is also time, of which a row has one; remove its separator",
         ),
+        (LIST + "categorical: [{name: a, text: 1}]\n", "line 3: text of 'a' is 1; give true or f"),
+        (
+            LIST + "categorical: [a, {name: b, table: a, text: true}]\n",
+            "line 3: text of 'b' has no effect, as it has the ids of 'a'",
+        ),
         (LIST + "categorical: [a, a]\n", "line 3: column 'a' is also categorical"),
         (LIST + "categorical: [y]\n", "line 3: column 'y' is also label"),
         (LIST + "categorical: [a]\ncontinuous: [a]\n", "line 4: column 'a' is also categorical"),

@@ -26,7 +26,7 @@ IDS = (
     | TEXT
     | st.integers(-(2**66), 2**66)
     | st.sampled_from(
-        ["1.0", "1", "01", "-0", " 1", "é", "e\u0301", "", "null", "NaN", "None", '"']
+        ["1.0", "-0.00", "1", "01", "-0", " 1", "é", "e\u0301", "", "null", "NaN", "None", '"']
     )
 )
 NUMBERS = (
@@ -156,7 +156,9 @@ def test_values_of_a_request(features_file):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"user": 1.0}, r"user is 1.0 \(float\); "),
+        ({"user": 1.5}, r"user is 1.5 \(float\); "),
+        ({"user": 2.0**53}, r"user is 9007199254740992.0 \(float\); "),
+        ({"user": float("nan")}, r"user is nan \(float\); "),
         ({"item": ["a"]}, r"item is \['a'\] \(list\); "),
         ({"item": "\ud800"}, r"item is '\\ud800', .*UTF-8"),
         ({"user": 10**5000}, "user has hundreds of digits"),

@@ -158,6 +158,10 @@ def test_what_does_not_fit_is_refused(offline, run, settings_of, features):
     hashed = dataclasses.replace(fitting, categorical=(hashed, *fitting.categorical[1:]))
     with pytest.raises(InputError, match="column 'user' has buckets"):
         start(settings_of(), hashed)
+    kept = dataclasses.replace(fitting.categorical[0], text=True)
+    kept = dataclasses.replace(fitting, categorical=(kept, *fitting.categorical[1:]))
+    with pytest.raises(InputError, match=r"in column 'user', 47\.0 is 47; remove `text` in"):
+        start(settings_of(), kept)
     with pytest.raises(InputError, match=r"full: .*max_rows allows 9"):
         start(settings_of(table={"max_rows": 9}), fitting)
 

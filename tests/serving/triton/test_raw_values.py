@@ -1,5 +1,6 @@
 """Raw values to ids and numbers in TensorFlow, compared with NVTabular's workflow."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import compat
 from cowclip_merlin.serving.triton import raw_value_model
-from cowclip_merlin.serving.triton.raw_value_model import ids_of, scaled, vocabulary
+from cowclip_merlin.serving.triton.raw_value_model import ids_of, scaled, vocabulary, whole
 from cowclip_merlin.workflows import Recipe
 from cowclip_merlin.workflows.nvtabular_graph import Statistics, load_workflow
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.values.whole_floats import whole_text
 
 tf, nvtabular = compat.tensorflow(), compat.nvtabular()
 
@@ -73,6 +75,14 @@ def test_values_become_what_nvtabular_makes_of_them(
     assert got.numpy().tolist() == ids.tolist()
     got = scaled(tf.constant(np.array(numbers, np.float64)), ranges, log=log).numpy()
     np.testing.assert_allclose(got, x, rtol=2e-6, atol=1e-6)
+
+
+@given(st.lists(st.from_regex(r"-?[0-9]{0,17}\.?0{0,2}\n?", fullmatch=True) | TEXTS))
+def test_whole_floats_are_read_as_prepare_reads_them(texts):
+    found = whole(tf.constant(texts, tf.string), "c", FORMAT).numpy()
+    assert [text.decode() for text in found] == [whole_text(text) for text in texts]
+    kept = whole(tf.constant(texts, tf.string), "c", dataclasses.replace(FORMAT, text=("c",)))
+    assert [text.decode() for text in kept.numpy()] == texts
 
 
 def test_a_large_vocabulary_is_filled_in_steps(monkeypatch):

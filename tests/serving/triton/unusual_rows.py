@@ -11,7 +11,9 @@ def raw_rows(rows, seed, *, values=40):
     draw = random.Random(seed)
 
     def text():
-        return draw.choice([None, "", "ü\n", *(f"v{draw.randrange(values)}" for _ in range(7))])
+        whole = f"{draw.randrange(9)}{draw.choice(['', '.0'])}"
+        others = (f"v{draw.randrange(values)}" for _ in range(7))
+        return draw.choice([None, "", "ü\n", whole, *others])
 
     def number():
         return draw.choice([None, 0.0, -3.5, draw.random(), 1e9 + draw.random()])
