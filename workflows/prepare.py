@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_fo
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.encoding.steps import CpuSteps, GpuSteps, Staged, Steps
+from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepare_checks import (
     check_base_apart,
@@ -35,6 +38,12 @@ from cowclip_merlin.workflows.prepare_checks import (
     refuse_unsupported,
 )
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.prepared.changed_columns import (
+    Baseline,
+    count_unknown,
+    warn_of_changes,
+    warn_of_sentinels,
+)
 from cowclip_merlin.workflows.prepared.counts import FieldCounts, cardinalities, write_counts
 from cowclip_merlin.workflows.prepared.folder import DATASET, PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
@@ -42,14 +51,13 @@ from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
 from cowclip_merlin.workflows.prepared.unknown_values import (
     format_shares,
     printed_columns,
-    unknown_shares,
     warn_of_two_texts,
     warn_of_unknown,
 )
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.values.whole_floats import whole_text
+from cowclip_merlin.workflows.raw.values.whole_floats import read_as
 from cowclip_merlin.workflows.threads import Threads
 from cowclip_merlin.workflows.train_test_split import Split
 from cowclip_merlin.workflows.vector_lengths import with_vector_lengths
@@ -134,6 +142,10 @@ def _prepare(
     data.mkdir()
     recipe = settings.recipe if base is None else base.recipe
     encoder = None if gpu else _encoder(settings, log_format, recipe, base)
+    ranges = None if settings.like is None else base.statistics
+    values = {
+        name: ValueCounts(log_format, ranges=ranges, log=recipe.log) for name in ("train", "test")
+    }
     ingested = Ingest(
         log_format,
         split,
@@ -144,6 +156,7 @@ def _prepare(
         quarantine=data / "quarantine" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
         printed=_printed_columns(base, settings.files),
+        values=values,
     ).run(settings.files)
     rows = Staged(ingested=ingested, log_format=log_format, recipe=recipe, data=data)
     on_cluster = settings.scheduler is not None
@@ -171,6 +184,13 @@ def _prepare(
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
+    present, unknown = count_unknown(data / "test", log_format)
+    baseline = Baseline(
+        rows=values["train"].rows,
+        missing=dict(values["train"].missing),
+        values=present,
+        unknown=unknown,
+    )
     write_description(
         data,
         log_format=log_format,
@@ -183,8 +203,15 @@ def _prepare(
         quarantined=ingested.quarantined,
         targets=ingested.targets,
         fitted_rows=_fitted_rows(settings, base, ingested, recipe),
+        baseline=baseline if settings.like is None else base.baseline,
     )
-    _finish(settings, base, rows, counts, steps)
+    if settings.like is None:
+        warn_of_sentinels(values["train"].extremes)
+        shares = None
+    else:
+        warn_of_changes(values["test"], base)
+        shares = {name: unknown[name] / max(present[name], 1) for name in log_format.categorical}
+    _finish(settings, base, rows, counts, steps, shares)
 
 
 def _printed_columns(base: PreparedData | None, files: Sequence[FilePath]) -> set[str]:
@@ -270,12 +297,12 @@ def _finish(
     staged: Staged,
     counts: FieldCounts,
     steps: Steps,
+    unknown: Mapping[str, float] | None,
 ) -> None:
     ingested, prepared = staged.ingested, PreparedData.load(staged.data)
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    unknown = None if settings.like is None else unknown_shares(prepared)
     write_summary(prepared, counts, staged.data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
@@ -288,23 +315,15 @@ def _finish(
     for name, count in ingested.cut.items():
         most = prepared.log_format.max_values
         print(f"{name}: left out {count:,} values, those beyond {most} per row")
-    for line in _whole_floats(ingested, base):
+    of_blocks = reversed(sorted(ingested.whole_floats.items()))
+    whole_floats = reduce(or_, (found for _, found in of_blocks), {})
+    for line in read_as(whole_floats, remedy=base is None):
         print(line)
     if unknown is None:
         warn_of_two_texts(prepared)
     else:
         print(format_shares(unknown))
         warn_of_unknown(base, unknown, steps.frequent_unknown)
-
-
-def _whole_floats(ingested: IngestResult, base: PreparedData | None) -> Iterator[str]:
-    """Say which texts were read as whole numbers, and how to keep them."""
-    found: dict[str, str] = {}
-    for _, of_block in sorted(ingested.whole_floats.items()):
-        found = of_block | found
-    for name, text in found.items():
-        remedy = "" if base else f"; --text {name} keeps text"
-        yield f"{name}: {text} read as {whole_text(text)}, as pandas writes it{remedy}"
 
 
 def _shown(out: Path) -> str:

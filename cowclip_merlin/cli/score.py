@@ -12,6 +12,7 @@ from cowclip_merlin.cli.options.common_options import (
 )
 from cowclip_merlin.settings import add_options, parse_names
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.raw.values.whole_floats import read_as
 
 HELP = "score raw rows, with or without labels, with a trained run"
 EXAMPLES = """examples:
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep = "columns of NEW to copy to FILE, as a,b,c"
     parser.add_argument("--keep", default="", metavar="COLS", help=keep)
     add_options(parser, PrepareSettings, "max_bad_fraction")
+    allow = "columns that may be far more unknown than in the test rows of DATA, as a,b"
+    parser.add_argument("--allow-unknown", default="", metavar="COLS", help=allow)
     add_overwrite_option(parser, "FILE")
     add_device_option(parser)
 
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
         data=args.data,
         keep=parse_names(args.keep),
         max_bad_fraction=args.max_bad_fraction,
+        allow_unknown=parse_names(args.allow_unknown),
         overwrite=args.overwrite,
         device=args.device,
     )
@@ -53,6 +57,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     damaged = f"; damaged and left out: {found.damaged:,}" if found.damaged else ""
     print(f"{args.out}: {found.rows:,} rows{damaged}")
+    for line in read_as(found.whole_floats, remedy=False):
+        print(line)
     print(f"unknown values: {_shares(found.unknown)}")
 
 

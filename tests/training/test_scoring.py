@@ -1,6 +1,7 @@
 """New rows, with or without labels, get the scores that `evaluate` gives them."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -132,6 +133,80 @@ def test_the_command_keeps_columns_and_tells_what_is_unknown(made, expected, tmp
     lines = capsys.readouterr().out.splitlines()[-2:]
     told = f"unknown values: user {share:.2%}; none in 1 other column"
     assert lines == [f"{out}: 150 rows", told]
+
+
+def changed(path, column, value):
+    """New rows with a column that is written otherwise: a function of the text."""
+    place, found = HEADER.split(",").index(column), rows(150, 1)
+    for row in found:
+        row[place] = value(row[place])
+    return write(path, found)
+
+
+OTHERWISE = [
+    ("user", lambda x: f"{int(x):03d}", r"'user': \d+\.\d% .*: '0\d+' is '\d+' there"),
+    ("user", lambda x: f"u{x}", r"'user': 100\.0% .*, in the test rows 0\.0%: such as 'u\d+', but"),
+    ("country", lambda x: x and f"{x} ", r"'country': 100\.0%.*: 'NA ' is 'NA' there"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "words"), OTHERWISE, ids=["zeros", "other", "case"])
+def test_a_column_written_otherwise_ends_the_scoring(
+    made, scorer, tmp_path, capsys, column, value, words
+):
+    file, out = changed(tmp_path / "new.csv", column, value), tmp_path / "s.parquet"
+    command = ["score", str(made / "RUN"), str(file), "--out", str(out)]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert re.search(words, error) and f"--allow-unknown {column} scores" in error
+    assert list(tmp_path.iterdir()) == [file]
+    with pytest.raises(InputError, match=words):
+        scorer.score(file)
+    assert main([*command, "--allow-unknown", column]) == 0
+    assert len(scorer.score(file, allow_unknown=[column])) == len(pd.read_parquet(out)) == 150
+
+
+def test_a_new_user_and_a_few_rows_are_scored(made, scorer, caplog):
+    """Such as candidates for one user: many rows, but one unknown value."""
+    frame = new_frame()
+    assert len(scorer.score(frame.assign(user="somebody"))) == 150
+    assert len(scorer.score(frame[:5].assign(user=[f"u{i}" for i in range(5)]))) == 5
+    assert not caplog.messages
+    with pytest.raises(InputError, match="has no categorical column 'price'; it has user, country"):
+        cc.score(made / "RUN", frame, allow_unknown=["price"])
+
+
+def test_what_changed_is_logged_by_score_and_by_prepare(made, scorer, tmp_path, caplog):
+    frame = new_frame().assign(country=None, user=[str(i % 40 + 20) for i in range(150)])
+    frame["price"] = 100 * frame["price"] + 5
+    known = set(cc.workflows.value_to_id(scorer.data, "user"))
+    assert 0.2 < frame.user.isin(known).mean() <= 0.6
+    scorer.score(frame, allow_unknown=["user"])
+    expected = [
+        r"warning: column 'user': \d\d\.\d% of the values are unknown, in the test rows 0\.0%",
+        r"warning: column 'country': 100\.0% of the rows have no value, but 2\d\.\d% of the trai",
+        r"warning: column 'price': 100\.0% of the numbers are outside .*, 0 to 0\.99\d; check its",
+    ]
+    for pattern, line in zip(expected, caplog.messages, strict=True):
+        assert re.match(pattern, line)
+    new = write(
+        tmp_path / "new.csv", [[*r[:3], str(i + 7), r[4]] for i, r in enumerate(rows(60, 1))]
+    )
+    caplog.clear()
+    command = ["prepare", "table", str(new), "--out", str(tmp_path / "NEW")]
+    assert main([*command, "--like", str(made / "DATA")]) == 0
+    assert len(caplog.messages) == 1 and re.match(expected[2], caplog.messages[0])
+
+
+def test_shares_are_those_of_the_values_that_are_there(made, tmp_path, capsys):
+    """In `score` as in `prepare --like`; missing countries do not count."""
+    found = [[*r[:2], "FR" if r[2] == "DE" else r[2], *r[3:]] for r in rows(150, 1)]
+    new, out = write(tmp_path / "new.csv", found), str(tmp_path / "s.parquet")
+    assert main(["score", str(made / "RUN"), str(new), "--out", out]) == 0
+    assert "country 25.00%" in capsys.readouterr().out
+    like = ["--out", str(tmp_path / "NEW"), "--like", str(made / "DATA")]
+    assert main(["prepare", "table", str(new), *like]) == 0
+    assert "country 25.0%" in capsys.readouterr().out
 
 
 def test_columns_of_parquet_keep_their_types(made, tmp_path):

@@ -20,6 +20,7 @@ from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
+from cowclip_merlin.workflows.prepared.changed_columns import Baseline
 from cowclip_merlin.workflows.prepared.counts import hash_values
 from cowclip_merlin.workflows.prepared.schema_file import write_schema
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -56,6 +57,8 @@ class PreparedData:
             has the hash of that folder. None in folders of earlier versions.
         description: the full content of `dataset.json`.
         checksums: file -> checksum that `prepare` wrote; empty for folders of earlier versions.
+        baseline: what the rows are like; with `like`, those of the other folder. None in folders
+            of earlier versions.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class PreparedData:
     vocabulary: str | None
     description: Mapping[str, Json]
     checksums: Mapping[str, str] = field(default_factory=dict)
+    baseline: Baseline | None = None
 
     @classmethod
     def load(cls, path: str | Path | Address) -> PreparedData:
@@ -225,7 +229,20 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
         "log_format": log_format,
         "recipe": dataclass_from_json(Recipe, value["recipe"]),
         "statistics": statistics,
+        "baseline": _baseline(value.get("baseline"), log_format),
     }
+
+
+def _baseline(value: Json, log_format: LogFormat) -> Baseline | None:
+    if value is None:
+        return None
+    baseline = dataclass_from_json(Baseline, value)
+    columns = {"missing": {*log_format.categorical, *log_format.continuous}}
+    columns |= {key: {*log_format.categorical} for key in ("values", "unknown")}
+    for name, known in columns.items():
+        if set(getattr(baseline, name)) != known:
+            raise ValueError(f"{name} of the baseline has other names than the columns")
+    return baseline
 
 
 def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
@@ -329,6 +346,7 @@ def write_description(
     quarantined: int,
     fitted_rows: int,
     targets: Mapping[str, LabelCounts],
+    baseline: Baseline | None,
 ) -> None:
     """Write `dataset.json` and the Merlin schema."""
     from cowclip_merlin.system.versions import versions
@@ -347,6 +365,7 @@ def write_description(
             "quarantined": quarantined,
             "fitted_rows": fitted_rows,
             "statistics": asdict(statistics),
+            **({} if baseline is None else {"baseline": asdict(baseline)}),
             "fingerprint": whole,
             "vocabulary": _vocabulary(folder, log_format, recipe, statistics),
             "input": inputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
@@ -28,24 +28,6 @@ def printed_columns(base: PreparedData) -> set[str]:
     New rows of such a column need texts of the same form.
     """
     return {c for c in base.categorical if has_printed_text(_values(base, c).slice(0, LOOKED_AT))}
-
-
-def unknown_shares(data: PreparedData) -> dict[str, float]:
-    """Return, for each categorical column, the share of test values that are out of vocabulary.
-
-    Missing values do not count.
-    """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    present, unknown = dict.fromkeys(data.categorical, 0), dict.fromkeys(data.categorical, 0)
-    for file in data.files("test"):
-        rows = pq.ParquetFile(file).read()
-        for name in data.categorical:
-            ids = pc.list_flatten(rows[name]) if name in data.log_format.multi else rows[name]
-            present[name] += pc.sum(pc.not_equal(ids, SPECIAL["null"])).as_py() or 0
-            unknown[name] += pc.sum(pc.equal(ids, SPECIAL["oov"])).as_py() or 0
-    return {name: unknown[name] / max(present[name], 1) for name in data.categorical}
 
 
 def format_shares(shares: Mapping[str, float]) -> str:
@@ -75,7 +57,7 @@ def warn_of_unknown(
                 name,
                 100 * share,
                 base.path,
-                _remedy(frequent(name), _values(base, name)),
+                Remedy.of(frequent(name), base, name).text,
             )
 
 
@@ -96,16 +78,29 @@ def _values(data: PreparedData, name: str) -> pa.ChunkedArray:
     return read_counts(data, name)["value"].slice(len(SPECIAL))
 
 
-def _remedy(unknown: Sequence[str], vocabulary: ArrowColumn) -> str:
-    """Name a value that both write in different ways, or one of each."""
-    known = vocabulary.slice(0, _COMPARED).to_pylist()
-    by_meaning = {_meaning(value): value for value in known}
-    for value in unknown:
-        if other := by_meaning.get(_meaning(value)):
-            return f"{value!r} is {other!r} there; write the column as there"
-    if unknown and known:
-        return f"such as {unknown[0]!r}, but it has {known[0]!r}; check the column"
-    return "check the column"
+class Remedy(NamedTuple):
+    """What to do about unknown values.
+
+    Attributes:
+        text: names a value that both write in different ways, or one of each.
+        same_value: whether one of them is a known value, written in another way.
+    """
+
+    text: str
+    same_value: bool
+
+    @classmethod
+    def of(cls, unknown: Sequence[str], base: PreparedData, name: str) -> Remedy:
+        """Compare unknown values of a column with the vocabulary of a folder."""
+        known = _values(base, name).slice(0, _COMPARED).to_pylist()
+        by_meaning = {_meaning(value): value for value in known}
+        for value in unknown:
+            if other := by_meaning.get(_meaning(value)):
+                return cls(f"{value!r} is {other!r} there; write the column as there", True)
+        if unknown and known:
+            words = f"such as {unknown[0]!r}, but it has {known[0]!r}; check the column"
+            return cls(words, False)
+        return cls("check the column", False)
 
 
 def _meaning(text: str) -> Decimal | str:

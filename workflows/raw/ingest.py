@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cowclip_merlin.workflows.encoding.encoder import Encoder
+    from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 
 
 @dataclass
@@ -95,6 +96,7 @@ class Ingest:
         quarantine: file for the damaged lines.
         meanwhile: call this on a thread of its own after the first rows are read.
         printed: categorical columns of parquet that `printed_text` converts.
+        values: split -> counts its rows.
     """
 
     def __init__(
@@ -109,7 +111,9 @@ class Ingest:
         quarantine: Path,
         meanwhile: Callable[[], object],
         printed: Container[str] = (),
+        values: Mapping[str, ValueCounts],
     ) -> None:
+        self.values = values
         self.log_format, self.split, self.printed = log_format, split, printed
         self.block_bytes, self.stage, self.encoder = block_bytes, stage, encoder
         self.meanwhile = meanwhile
@@ -188,7 +192,7 @@ class Ingest:
         if files:
             table, block = parsed.table, self._blocks
             whole = result.whole_floats[block] = {}
-            more = (self.log_format, self.encoder, block, whole)
+            more = (self.log_format, self.encoder, self.values, block, whole)
             threads.start(_write, table, masks, files, *more)
             self._blocks += 1
         for name, mask in masks.items():
@@ -256,6 +260,7 @@ def _write(
     files: Mapping[str, Path],
     log_format: LogFormat,
     encoder: Encoder | None,
+    values: Mapping[str, ValueCounts],
     block: int,
     whole_floats: dict[str, str],
 ) -> None:
@@ -267,12 +272,15 @@ def _write(
         files: split -> its file, if it has rows.
         log_format: columns of the log.
         encoder: encodes the rows; None writes text.
+        values: split -> counts its rows.
         block: number of the block.
         whole_floats: as of `staged_columns`.
     """
     import pyarrow as pa
 
     table = staged_columns(table, log_format, whole_floats, coded=encoder is not None)
+    for split in files:
+        values[split].add(table, masks[split])
     if encoder:
         table = encoder.encode(table, masks, block)
     for split, path in files.items():

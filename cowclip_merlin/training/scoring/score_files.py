@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cowclip_merlin.addresses import FilePath, is_address, uploaded_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.training.scoring.new_values import NewValues
 from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
 from cowclip_merlin.training.several_targets.names import value_names
 from cowclip_merlin.workflows.raw.ingest import check_input_files
@@ -33,12 +32,14 @@ class ScoreSummary:
         damaged: number of damaged rows, which have no score.
         first_damaged: the first of them.
         unknown: categorical column -> share of its values that are unknown, in [0, 1].
+        whole_floats: column -> the first text such as "47.0" that was read as a whole number.
     """
 
     rows: int
     damaged: int
     first_damaged: Sequence[BadLine]
     unknown: dict[str, float]
+    whole_floats: dict[str, str]
 
 
 def score_files(
@@ -49,6 +50,7 @@ def score_files(
     data: str | Path | None = None,
     keep: Sequence[str] = (),
     max_bad_fraction: float = 0.001,
+    allow_unknown: Sequence[str] = (),
     overwrite: bool = False,
     device: str = "auto",
 ) -> ScoreSummary:
@@ -63,6 +65,7 @@ def score_files(
         data: the folder that the run was trained on; None: where it was then.
         keep: columns of the files to copy. Those of a text file become text.
         max_bad_fraction: stop if the share of damaged rows exceeds this.
+        allow_unknown: as of `score`.
         overwrite: replace `out` if the file exists.
         device: "auto", "cpu" or "gpu".
 
@@ -73,10 +76,16 @@ def score_files(
     if is_address(out):
         if any(str(file) == str(out) for file in paths):
             raise InputError(f"{out}: is one of the files to score; use another `out`")
-        bad = max_bad_fraction
         with uploaded_file(str(out), overwrite=overwrite) as file:
             return score_files(
-                run, paths, out=file, data=data, keep=keep, max_bad_fraction=bad, device=device
+                run,
+                paths,
+                out=file,
+                data=data,
+                keep=keep,
+                max_bad_fraction=max_bad_fraction,
+                allow_unknown=allow_unknown,
+                device=device,
             )
     out = Path(out)
     check_writable(out, overwrite=overwrite)
@@ -89,15 +98,18 @@ def score_files(
     reader = LogReader(
         scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
     )
-    scored, unknown = 0, np.zeros(len(scorer.data.categorical), np.int64)
+    scored, found = 0, NewValues(scorer.data, allow_unknown)
     with atomic_write(out) as temporary:
-        for part in _written(scorer.score_pieces(reader.files(paths)), temporary, names):
+        parts = scorer.score_pieces(reader.files(paths), found)
+        for part in _written(parts, temporary, names):
             scored += len(part.probabilities)
-            unknown += part.unknown
-    shares = dict(zip(scorer.data.categorical, (unknown / scored).tolist(), strict=True))
-    damaged = reader.damaged
+        found.check()
     return ScoreSummary(
-        rows=scored, damaged=damaged.count, first_damaged=damaged.first, unknown=shares
+        rows=scored,
+        damaged=reader.damaged.count,
+        first_damaged=reader.damaged.first,
+        unknown=found.unknown,
+        whole_floats=reader.whole_floats,
     )
 
 

@@ -20,9 +20,9 @@ from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.scoring import predicting
+from cowclip_merlin.training.scoring.new_values import NewValues
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.prepared.counts import SPECIAL
 from cowclip_merlin.workflows.raw.ingest import staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.log_reader import LogReader, RawRows
@@ -43,12 +43,10 @@ class ScoredRows:
     Attributes:
         rows: the raw rows.
         probabilities: of a click, float64 [n]; of other targets, with numbers, [n, T].
-        unknown: number of values with the id of all unknown values, by column, int64 [F].
     """
 
     rows: RawRows
     probabilities: npt.NDArray[np.float64]
-    unknown: npt.NDArray[np.int64]
 
 
 class Scorer:
@@ -82,33 +80,40 @@ class Scorer:
         return self.data.log_format.without_label()
 
     def score(
-        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
+        self,
+        rows: pandas.DataFrame | str | Path | Sequence[str | Path],
+        *,
+        allow_unknown: Sequence[str] = (),
     ) -> npt.NDArray[np.float64]:
         """Return the click probability of every row, float64 [n], or [n, T] of other targets.
 
         Args:
             rows: a DataFrame of raw values, or files: text or parquet.
+            allow_unknown: columns that may be far more unknown than in the test rows.
 
         Raises:
-            InputError: if a column is missing, or a row is damaged.
+            InputError: if a column is missing or far more unknown, or a row is damaged.
         """
+        found = NewValues(self.data, allow_unknown)
         reader = LogReader(self.data.log_format, labels=False)
         frame = hasattr(rows, "columns")
         pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
-        parts = [scored.probabilities for scored in self.score_pieces(pieces)]
+        parts = [scored.probabilities for scored in self.score_pieces(pieces, found)]
+        found.check()
         shape = () if only_clicks(self.data.targets) else (len(self.data.targets),)
         return np.concatenate([np.empty((0, *shape), np.float64), *parts])
 
-    def score_pieces(self, pieces: Iterable[RawRows]) -> Iterator[ScoredRows]:
-        """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit."""
+    def score_pieces(self, pieces: Iterable[RawRows], found: NewValues) -> Iterator[ScoredRows]:
+        """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit.
+
+        `found` counts their values.
+        """
         with compat.quiet_merlin():
             for rows in _batches(pieces, predicting.PREDICTION_BATCH_SIZE):
-                columns = self._transform(rows)
-                yield ScoredRows(
-                    rows=rows,
-                    probabilities=self._predict(columns),
-                    unknown=_unknown(columns, len(self.data.categorical)),
-                )
+                table = staged_columns(rows.table, self.log_format, {}, coded=True)
+                columns = self._transform(rows, table)
+                found.add(table, columns)
+                yield ScoredRows(rows=rows, probabilities=self._predict(columns))
 
     def _workflow_of_raw_rows(self) -> nvt.Workflow:
         """Return the workflow for ids and single numbers."""
@@ -131,11 +136,11 @@ class Scorer:
         lengths = values.map(len).to_numpy(np.int32)
         return np.concatenate([np.empty(0, np.int32), *values]), lengths
 
-    def _transform(self, rows: RawRows) -> ColumnArrays:
+    def _transform(self, rows: RawRows, table: pa.Table) -> ColumnArrays:
         """Return ids and numbers; the labels have no meaning."""
         import pyarrow.compute as pc
 
-        data, table = self.data, staged_columns(rows.table, self.log_format, {}, coded=True)
+        data = self.data
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             single = table.drop_columns(list(data.log_format.vectors))
             ready = self._workflow.transform(single.to_pandas())
@@ -151,24 +156,18 @@ class Scorer:
         return columns
 
 
-def _unknown(columns: ColumnArrays, fields: int) -> npt.NDArray[np.int64]:
-    """Count the values with the id of unknown values, by column, [F]."""
-    if columns.layout is None:
-        return np.count_nonzero(columns.ids == SPECIAL["oov"], axis=0)
-    ids = (columns.column(j)[0] for j in range(fields))
-    return np.array([np.count_nonzero(each == SPECIAL["oov"]) for each in ids])
-
-
 def score(
     run: str | Path,
     rows: pandas.DataFrame | str | Path | Sequence[str | Path],
     *,
     data: str | Path | None = None,
     device: str = "auto",
+    allow_unknown: Sequence[str] = (),
 ) -> npt.NDArray[np.float64]:
     """Score raw rows with the weights of a run, as `evaluate_run` scores prepared rows.
 
-    Rows need no label. To score often, make one `Scorer`, which loads the run once.
+    Rows need no label. To score often, make one `Scorer`, which loads the run once. What changed
+    since the training is logged: columns that are more unknown, missing, or outside of their range.
 
     Args:
         run: the run folder.
@@ -176,15 +175,17 @@ def score(
             NaN is a missing value, and whole numbers stand for their digits.
         data: the folder that the run was trained on; None: where it was then.
         device: "auto", "cpu" or "gpu".
+        allow_unknown: columns that may be far more unknown than in the test rows of `data`. Others
+            are an error if less than half as large a share of their values is known.
 
     Returns:
         The click probability of every row, in its order, float64 [n]; with other targets
         [n, T], in the order of the labels, with the numbers of regressions.
 
     Raises:
-        InputError: if a row is damaged, or another input is wrong.
+        InputError: if a row is damaged, a column is far more unknown, or another input is wrong.
     """
-    return Scorer(run, data, device=device).score(rows)
+    return Scorer(run, data, device=device).score(rows, allow_unknown=allow_unknown)
 
 
 def _data_of(run: Path, config: RunConfig) -> FilePath:

@@ -8,6 +8,7 @@ a point and zeros. All other texts stay as they are, like "007.0", "1e3", "4.5" 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.types import ArrowColumn
@@ -49,6 +50,19 @@ def whole_text(text: str) -> str:
     if ".0" not in text or text.endswith("\n"):  # `$` of `re` is also before a last line end
         return text
     return _COMPILED.sub(DIGITS, text)
+
+
+def read_as(whole_floats: Mapping[str, str], *, remedy: bool) -> list[str]:
+    """Return a line for each column with such a text: what was read, and how to keep it.
+
+    >>> read_as({"user": "47.0"}, remedy=True)
+    ['user: 47.0 read as 47, as pandas writes it; --text user keeps text']
+    """
+    return [
+        f"{name}: {text} read as {whole_text(text)}, as pandas writes it"
+        + (f"; --text {name} keeps text" if remedy else "")
+        for name, text in whole_floats.items()
+    ]
 
 
 def whole_texts(column: ArrowColumn) -> tuple[ArrowColumn, str]:
