@@ -8,6 +8,7 @@ from cowclip_merlin.addresses.address import (
     beside,
     expand,
     is_address,
+    natural_order,
     path_of,
     size_of,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "is_address",
     "listed_files",
     "local_folder",
+    "natural_order",
     "origin",
     "output_folder",
     "passing_copy",

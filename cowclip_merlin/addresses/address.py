@@ -159,31 +159,59 @@ def size_of(file: FilePath) -> int:
 
 
 def expand(files: Iterable[str | Path | Address]) -> list[FilePath]:
-    """Return files, and instead of each pattern those that it matches, sorted by name.
+    """Return files, and instead of each pattern those that it matches, in `natural_order`.
 
     `*`, `?` and `[ab]` match as in a shell. A file whose own name has such a character is taken as
     it is.
 
     Raises:
-        InputError: if a pattern matches no file.
+        InputError: if a pattern matches no file, or a file occurs twice, maybe by a link.
 
     >>> expand(["a.csv"])
     [PosixPath('a.csv')]
     """
-    return [found for file in files for found in _matching(path_of(file))]
+    expanded = [found for file in files for found in _matching(path_of(file))]
+    first: dict[object, FilePath] = {}
+    for file in expanded:
+        other = first.setdefault(_identity(file), file)
+        if other is not file:
+            what = "occurs twice" if str(other) == str(file) else f"is the same file as {other}"
+            raise InputError(f"{file}: {what}; give each file once")
+    return expanded
+
+
+def natural_order(name: str) -> tuple[object, ...]:
+    """Return a sort key that compares numbers in names as numbers.
+
+    >>> sorted(["day_10.csv", "day_2.csv", "day_02.csv", "day.csv"], key=natural_order)
+    ['day.csv', 'day_02.csv', 'day_2.csv', 'day_10.csv']
+    """
+    parts = re.split("([0-9]+)", name)
+    return *(int(part) if i % 2 else part for i, part in enumerate(parts)), name
+
+
+def _identity(file: FilePath) -> object:
+    """Return what two names of one file have in common."""
+    if isinstance(file, Address):
+        return file.text
+    try:
+        found = file.stat()
+    except OSError:  # whoever reads it tells why
+        return str(file)
+    return found.st_dev, found.st_ino
 
 
 def _matching(file: FilePath) -> list[FilePath]:
     if not glob.has_magic(str(file)) or file.exists():
         return [file]
     if isinstance(file, Address):
-        path, names = file.ask(lambda files, path: (path, sorted(files.glob(path))))
+        path, names = file.ask(lambda files, path: (path, files.glob(path)))
         # A path may begin with a slash, and follow a host, as in hdfs://host/logs/day_*.csv.
         whole = file.text.endswith(path)
         start = file.text.removesuffix(path) if whole else _ADDRESS.match(file.text)[0]
-        found = [Address(start + name) for name in names]
+        found = [Address(start + name) for name in sorted(names, key=natural_order)]
     else:
-        found = [Path(name) for name in sorted(glob.glob(str(file)))]
+        found = [Path(name) for name in sorted(glob.glob(str(file)), key=natural_order)]
     if not found:
         raise InputError(f"{file}: matches no file; check the pattern")
     return found

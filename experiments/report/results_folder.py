@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cowclip_merlin import addresses
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
 from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_replays
@@ -112,8 +112,7 @@ def natural_order(name: str) -> tuple[object, ...]:
     ['table2', 'table10', 'figure3', 'updates']
     """
     group = [name.startswith("table"), name.startswith("figure"), True].index(True)
-    parts = re.split(r"(\d+)", name)
-    return group, *(int(part) if part.isdigit() else part for part in parts)
+    return group, *addresses.natural_order(name)
 
 
 def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:

@@ -1,6 +1,7 @@
 """Features files and events at addresses: read there, by every command that takes files of them."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.raw_events import RawLog
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.system.checksums import checksum
+from cowclip_merlin.workflows import read_log
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 FEATURES = "label: click\ntime: time\ncategorical: [user]\ncontinuous: [price]\n"
 DAY = 86_400
@@ -66,6 +70,39 @@ def test_a_pattern_gives_addresses_of_its_kind(start, there, tmp_path):
     found = expand([f"{start}/day_*.csv"])
     assert [str(file) for file in found] == [f"{start}/day_1.csv", f"{start}/day_2.csv"]
     assert all(file.is_file() for file in found)
+
+
+@pytest.mark.parametrize("start", ["memory://logs", "{here}"])
+def test_day_10_is_after_day_2_and_no_file_is_read_twice(start, there, memory, tmp_path):
+    start = start.format(here=tmp_path)
+    memory.pipe_file("/logs/day_10.csv", b"")
+    (tmp_path / "day_10.csv").touch()
+    found = list(map(str, expand([f"{start}/day_*.csv"])))
+    assert found == [f"{start}/day_{day}.csv" for day in (1, 2, 10)]
+    for twice in ([f"{start}/day_*.csv", f"{start}/day_2.csv"], [f"{start}/day_2.csv"] * 2):
+        with pytest.raises(InputError, match=f"^{start}/day_2.csv: occurs twice; give each"):
+            expand(twice)
+
+
+def test_links_to_one_file_are_refused_where_files_are_read(there, tmp_path, capsys):
+    (tmp_path / "links").mkdir()
+    for name, link in (("day_1.csv", os.symlink), ("day_2.csv", os.link)):
+        link(tmp_path / name, tmp_path / "links" / name)
+    words = r"^links/day_1.csv: is the same file as day_1.csv; give each file once$"
+    files = ["day_*.csv", "links/day_*.csv"]
+    log_format = LogFormat(kind="table", label="click", categorical=("user",))
+    with pytest.raises(InputError, match=words):
+        EventLog(files, load_features("f.yaml"))
+    with pytest.raises(InputError, match=words):
+        RawLog(files, load_features("f.yaml"))
+    with pytest.raises(InputError, match=words):
+        read_log(files, log_format)
+    with pytest.raises(InputError, match=words.replace("day_1", "day_2")):
+        read_log(["day_2.csv", "links/day_2.csv"], log_format)
+    table = ["prepare", "table", *files, "--out", "DATA", "--label", "click"]
+    for command in ([*table, "--categorical", "user"], ["score", "RUN", *files, "--out", "s.csv"]):
+        assert main(command) == 2
+        assert "links/day_1.csv: is the same file as day_1.csv;" in capsys.readouterr().err
 
 
 def test_errors_name_the_address_and_the_line(there, memory):

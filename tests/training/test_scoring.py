@@ -213,7 +213,9 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     frame = new_frame().assign(when=pd.Timestamp("2020-01-01"), tags=[["a"]] * 150)
     pq.write_table(pa.Table.from_pandas(frame), tmp_path / "new.parquet")
     out, keep = tmp_path / "scores.parquet", ["when", "tags", "user", "y"]
-    score_files(made / "RUN", [tmp_path / "new.parquet"] * 2, out=out, keep=keep)
+    files = [tmp_path / "new.parquet", tmp_path / "copy.parquet"]
+    shutil.copy(*files)
+    score_files(made / "RUN", files, out=out, keep=keep)
     found = pq.read_table(out).select(keep).to_pandas()
     pd.testing.assert_frame_equal(found, pd.concat([frame[keep]] * 2, ignore_index=True))
     with pytest.raises(InputError, match="`keep` user: one file has int64 and another string"):
