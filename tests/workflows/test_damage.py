@@ -39,7 +39,7 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
         1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
         2500: (b"1,1,1,many", "x is 'many'"),
         2501: (b"1,1,1,nan", "x is 'nan'"),
-        2900: (b"", "columns instead of 4"),
+        2900: (b"", "a blank line"),
     }
     lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
     data = prepared(b"y,a,b,x\n" + b"\n".join(lines) + b"\n", max_bad_fraction=0.01)

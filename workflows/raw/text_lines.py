@@ -76,7 +76,7 @@ class LineParser:
 
     def _parse_all(self, text: bytes, lines: int) -> pa.Table | None:
         """Parse all lines into a table; None if any line is damaged."""
-        if not _is_text(text) or self._has_hexadecimal(text):
+        if not _is_text(text) or _has_blank_line(text) or self._has_hexadecimal(text):
             return None
         text, extra = self._with_quote_guard(text)
         table = self._read(text)
@@ -239,6 +239,8 @@ class LineParser:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
             return "bytes that are not UTF-8 text"
+        if not text:
+            return "a blank line"
         if "\r" in text:
             return "a carriage return inside the line"
         cells = log_format.cells(text)
@@ -280,6 +282,12 @@ def _is_text(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _has_blank_line(text: bytes) -> bool:
+    """Return whether a line is empty; Arrow would read missing values."""
+    starts = text.startswith((b"\n", b"\r\n"))
+    return starts or b"\n\n" in text or b"\n\r\n" in text
 
 
 def _is_number(text: str, *, whole: bool) -> bool:
