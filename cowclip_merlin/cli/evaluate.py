@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predictions",
         metavar="FILE",
-        help="parquet file to write: row, label, probability; of several labels columns for each",
+        help=".parquet, .csv or .csv.gz file to write: row, label, probability; of several labels "
+        "columns for each",
     )
     against = "another run on the same data, to compare the AUC with"
     parser.add_argument("--against", metavar="RUN", help=against)

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip score`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     add_options(parser, PrepareSettings, "files", files={"metavar": "NEW"})
-    out = "parquet file to write: row, the kept columns, probability (of several labels for each)"
+    out = ".parquet, .csv or .csv.gz file to write: row, the kept columns, probability (of several "
+    out += "labels for each)"
     parser.add_argument("--out", required=True, metavar="FILE", help=out)
     data = "folder that RUN was trained on (default: where it was then)"
     parser.add_argument("--data", metavar="DATA", help=data)

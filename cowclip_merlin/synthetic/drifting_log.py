@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_truth import (
     DAY,
@@ -106,8 +105,6 @@ def generate_drifting(
     """
     path = Path(path)
     features_path = path.with_name(path.name + ".yaml")
-    if path.suffix == ".parquet":
-        raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
     size = DriftingLogSize(rows=rows, days=days, seed=seed)
     writer = LogWriter(path, size, overwrite=overwrite)
     check_writable(features_path, overwrite=overwrite)

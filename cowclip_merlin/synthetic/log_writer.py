@@ -87,6 +87,8 @@ class LogWriter:
     """
 
     def __init__(self, path: Path, size: LogSize, *, overwrite: bool) -> None:
+        if path.suffix == ".parquet":
+            raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
         self.path, self.rows, self.seed = path, size.rows, size.seed
         self.facts_path = path.with_name(path.name + ".json")
         for file in (path, self.facts_path):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin import metrics
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics.on_device import DeviceMetrics
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.table_file import table_file
 from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
 from cowclip_merlin.training.several_targets.names import label_names, value_names
 from cowclip_merlin.types import Array
@@ -249,12 +249,11 @@ def write_predictions(
     values: npt.NDArray[np.float64],
     targets: Sequence[Target],
 ) -> None:
-    """Write a parquet file with columns row, label, probability, in one atomic step.
+    """Write a file with columns row, label, probability, in one atomic step.
 
     With several targets, each has such columns with its name. A missing label is null.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     several = not only_clicks(targets)
     columns = {"row": np.arange(len(labels))}
@@ -262,6 +261,5 @@ def write_predictions(
         own = labels[:, index] if several else labels.astype(np.int8)
         columns[name] = pa.array(own, from_pandas=several)
         columns[value_names(targets)[index]] = values[:, index] if several else values
-    table = pa.table(columns)
-    with atomic_write(path) as temporary:
-        pq.write_table(table, temporary)
+    with table_file(path) as write:
+        write(pa.table(columns))

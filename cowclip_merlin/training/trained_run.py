@@ -12,7 +12,8 @@ from cowclip_merlin.addresses import is_address, uploaded_file
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
-from cowclip_merlin.system.files import atomic_folder, check_writable, read_json, write_json
+from cowclip_merlin.system.files import atomic_folder, read_json, write_json
+from cowclip_merlin.system.table_file import check_table_file
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
@@ -55,9 +56,9 @@ def evaluate_run(
         run: the run folder.
         data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
-        predictions: parquet file to write: row, label, probability; of several targets the last
-            two for each, with its name, such as label_click and probability_click. The value of a
-            number is its prediction, not a probability.
+        predictions: parquet, .csv or .csv.gz file to write: row, label, probability; of several
+            targets the last two for each, with its name, such as label_click and
+            probability_click. The value of a number is its prediction, not a probability.
         against: another run; its weights score the same rows, and the AUCs are compared.
         by: categorical column, such as the user; also compute the mean AUC of the rows of each id.
         overwrite: replace `predictions` if the file exists.
@@ -77,7 +78,7 @@ def evaluate_run(
     runs = [local_run(folder) for folder in (run, against) if folder is not None]
     configs, prepared = [RunConfig.load(folder) for folder in runs], PreparedData.load(data)
     if predictions is not None:
-        check_writable(predictions, overwrite=overwrite)
+        check_table_file(predictions, overwrite=overwrite)
     one_of("split", split, prepared.rows)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")

@@ -78,6 +78,12 @@ def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothin
         assert line.count("\t") == 39
 
 
+def test_a_log_is_no_parquet(tmp_path):
+    with pytest.raises(InputError, match=r"log\.parquet: the log is text; name it \.csv"):
+        generate(tmp_path / "log.parquet", rows=9)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_no_file_is_left_alone(tmp_path):
     """A device or a pipe would be replaced by a file of its name."""
     os.mkfifo(tmp_path / "pipe")

@@ -290,14 +290,15 @@ def test_data_that_moved_are_asked_for(made, expected, tmp_path, capsys):
 
 
 def test_nothing_of_the_users_is_replaced_and_nothing_half_written_left(made, tmp_path, capsys):
-    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "mine.csv").write_text("mine")
     shutil.copy(made / "new.tsv", tmp_path / "new.tsv")
-    new, out = str(tmp_path / "new.tsv"), str(tmp_path / "mine")
+    new, out = str(tmp_path / "new.tsv"), str(tmp_path / "mine.csv")
     for files, more, reason in (
-        ([new], ["--out", out], "mine: already exists"),
-        ([new], ["--out", new, "--overwrite"], "new.tsv: is one of the files"),
-        ([new, out], ["--out", str(tmp_path / "scores")], "mine"),
-        ([str(tmp_path)], ["--out", str(tmp_path / "scores")], "is a folder"),
+        ([new], ["--out", out], "mine.csv: already exists"),
+        ([out], ["--out", out, "--overwrite"], "mine.csv: is one of the files"),
+        ([new], ["--out", str(tmp_path / "scores.xlsx")], "neither in .parquet nor in .csv or"),
+        ([new, out], ["--out", str(tmp_path / "scores.csv")], "mine"),
+        ([str(tmp_path)], ["--out", str(tmp_path / "scores.csv")], "is a folder"),
         ([new], ["--out", out, "--overwrite", "--keep", "row"], "'row' is a column"),
         ([new], ["--out", out, "--overwrite", "--keep", "y,y"], "'y' is given twice"),
         ([new], ["--out", out, "--overwrite", "--keep", "no"], "no column 'no'"),
@@ -305,7 +306,50 @@ def test_nothing_of_the_users_is_replaced_and_nothing_half_written_left(made, tm
         assert main(["score", str(made / "RUN"), *files, *more]) == 2
         errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
         assert len(errors) == 1 and reason in errors[0], errors
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "new.tsv"]
-    assert (tmp_path / "mine").read_text() == "mine"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "new.tsv"]
+    assert (tmp_path / "mine.csv").read_text() == "mine"
     assert main(["score", str(made / "RUN"), new, "--out", out, "--overwrite"]) == 0
-    assert len(pq.read_table(out)) == 150
+    assert len(pd.read_csv(out)) == 150
+
+
+@pytest.mark.parametrize("end", ["csv", "csv.gz", "CSV"])
+def test_the_name_of_the_file_says_what_is_written(made, expected, tmp_path, monkeypatch, end):
+    monkeypatch.setattr(predicting, "PREDICTION_BATCH_SIZE", 64)
+    scores, predictions = tmp_path / f"s.{end}", tmp_path / f"p.{end}"
+    score_files(made / "RUN", made / "new.tsv", out=scores, keep=["country"])
+    cc.training.evaluate_run(made / "RUN", made / "NEW", predictions=predictions)
+    for file in (scores, predictions):
+        found = pd.read_csv(file, keep_default_na=False, compression="infer")
+        np.testing.assert_allclose(found.probability, expected, atol=1e-6)
+        assert found["row"].tolist() == list(range(150))
+    countries = pd.read_csv(scores, keep_default_na=False).country
+    assert countries.tolist() == [row[2] for row in rows(150, 2)]
+    with pytest.raises(InputError, match=r"p\.txt: ends neither in \.parquet nor in \.csv"):
+        cc.training.evaluate_run(made / "RUN", made / "NEW", predictions=tmp_path / "p.txt")
+
+
+def test_lists_do_not_fit_into_csv(made, tmp_path):
+    frame = new_frame().assign(tags=[["a"]] * 150)
+    pq.write_table(pa.Table.from_pandas(frame), tmp_path / "new.parquet")
+    with pytest.raises(
+        InputError, match=r"s\.csv\.gz: column 'tags' is list<.*>, which CSV cannot"
+    ):
+        score_files(
+            made / "RUN", tmp_path / "new.parquet", out=tmp_path / "s.csv.gz", keep=["tags"]
+        )
+    assert not list(tmp_path.glob("*s.csv*"))
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_blank_line_is_damaged_with_and_without_labels(made, tmp_path, labels):
+    header = HEADER if labels else HEADER.removeprefix("y,")
+    file = write(tmp_path / "new.csv", rows(9, 1), header=header)
+    lines = file.read_text().splitlines()
+    for end in ("\n", "\r\n"):
+        file.write_bytes(end.join([*lines[:3], "", *lines[3:], ""]).encode())
+        with pytest.raises(InputError, match=r"new\.csv:4: a blank line; repair this row"):
+            cc.workflows.read_log(file, cc.workflows.PreparedData.load(made / "DATA"))
+        out = tmp_path / "s.parquet"
+        found = score_files(made / "RUN", file, out=out, max_bad_fraction=0.2, overwrite=True)
+        assert (found.rows, found.damaged) == (9, 1)
+        assert pd.read_parquet(out)["row"].tolist() == [0, 1, *range(3, 10)]

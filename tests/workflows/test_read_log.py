@@ -73,7 +73,7 @@ def test_every_format_gives_the_values_themselves(folder, name, monkeypatch):
 
 
 def test_labels_and_other_columns_are_read_if_asked(folder):
-    files = [folder / "log.csv", folder / "log.csv"]
+    files = [folder / "log.csv", folder / "log.tsv"]
     frame = read_log(files, FORMAT, labels=True, keep=["request"])
     assert frame["y"].tolist() == 2 * columns()["y"] and frame["y"].dtype == np.int8
     assert frame["request"].tolist() == 2 * columns()["request"]

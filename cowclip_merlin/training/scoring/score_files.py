@@ -1,16 +1,15 @@
-"""Score files of any size into a parquet file, batch by batch."""
+"""Score files of any size into a file, batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.addresses import FilePath, is_address, uploaded_file
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.system.table_file import check_table_file, table_file
 from cowclip_merlin.training.scoring.new_values import NewValues
 from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
 from cowclip_merlin.training.several_targets.names import value_names
@@ -59,9 +58,9 @@ def score_files(
     Args:
         run: the run folder.
         files: plain or compressed text, or parquet, in the order of the rows; rows need no label.
-        out: parquet file to write: row, the columns of `keep`, probability (of several targets
-            a column for each, such as probability_click and prediction_seconds). `row` counts the
-            rows of all files from 0, with damaged ones, which are left out.
+        out: parquet, .csv or .csv.gz file to write: row, the columns of `keep`, probability (of
+            several targets a column for each, such as probability_click and prediction_seconds).
+            `row` counts the rows of all files from 0, with damaged ones, which are left out.
         data: the folder that the run was trained on; None: where it was then.
         keep: columns of the files to copy. Those of a text file become text.
         max_bad_fraction: stop if the share of damaged rows exceeds this.
@@ -88,7 +87,7 @@ def score_files(
                 device=device,
             )
     out = Path(out)
-    check_writable(out, overwrite=overwrite)
+    check_table_file(out, overwrite=overwrite)
     check_input_files(paths)
     _check_apart(out, paths)
     _check_kept(keep, ["probability"])
@@ -99,9 +98,9 @@ def score_files(
         scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
     )
     scored, found = 0, NewValues(scorer.data, allow_unknown)
-    with atomic_write(out) as temporary:
-        parts = scorer.score_pieces(reader.files(paths), found)
-        for part in _written(parts, temporary, names):
+    with table_file(out) as write:
+        for part in scorer.score_pieces(reader.files(paths), found):
+            write(_table(part, names))
             scored += len(part.probabilities)
         found.check()
     return ScoreSummary(
@@ -125,22 +124,6 @@ def _check_kept(keep: Sequence[str], own: Sequence[str]) -> None:
             twice = list(keep).count(name) > 1 and name not in ("row", *own)
             what = "is given twice" if twice else "is a column of the scores itself"
             raise InputError(f"`keep`: {name!r} {what}; remove it")
-
-
-def _written(
-    parts: Iterator[ScoredRows], file: FilePath, names: Sequence[str]
-) -> Iterator[ScoredRows]:
-    """Write each part as a row group, and yield it."""
-    import pyarrow.parquet as pq
-
-    with ExitStack() as stack:
-        writer = None
-        for part in parts:
-            table = _table(part, names)
-            if writer is None:
-                writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
-            writer.write_table(table)
-            yield part
 
 
 def _table(part: ScoredRows, names: Sequence[str]) -> pa.Table:
