@@ -130,7 +130,7 @@ class PrepareSettings(Settings):
     )
     test_fraction: float | None = option(
         None,
-        "share of the test rows",
+        "share of the test rows; 0: all rows are training rows",
         shown="criteo 0.1, by time 1/7; avazu 0.2; table 0.1",
         metavar="F",
     )

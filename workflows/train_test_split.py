@@ -18,7 +18,7 @@ class Split:
 
     Attributes:
         how: "random": by a seeded hash of the position; "time": the last rows are the test rows.
-        test_fraction: share of test rows, in (0, 1).
+        test_fraction: share of test rows, in [0, 1); 0: all rows are training rows.
         seed: seed of the hash.
 
     Raises:
@@ -30,12 +30,10 @@ class Split:
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        """Reject values that would leave a split empty."""
+        """Reject values that would leave no training rows."""
         one_of("split", self.how, choices.SPLIT_METHODS)
-        if not 0 < self.test_fraction < 1:
-            raise InputError(
-                f"`test_fraction` is {self.test_fraction}; it must lie between 0 and 1"
-            )
+        if not 0 <= self.test_fraction < 1:
+            raise InputError(f"`test_fraction` is {self.test_fraction}; give 0 or more, below 1")
         if self.seed < 0:
             raise InputError(f"`seed` is {self.seed}; it must not be negative")
 

@@ -303,7 +303,10 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
     if settings.validation_fraction:
         rows -= validation_rows(rows, settings.validation_fraction)
     elif prepared.rows["test"] == 0:
-        raise InputError(f"{prepared.path}: no test rows; prepare with a larger `test_fraction`")
+        raise InputError(
+            f"{prepared.path}: no test rows to score after each epoch; add `validation_fraction` "
+            "0.001 for a model on nearly all rows, or prepare with a larger `test_fraction`"
+        )
     if settings.batch_size > rows:
         raise InputError(
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "

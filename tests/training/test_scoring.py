@@ -340,6 +340,27 @@ def test_lists_do_not_fit_into_csv(made, tmp_path):
     assert not list(tmp_path.glob("*s.csv*"))
 
 
+@pytest.mark.parametrize("split", ["random", "time"])
+def test_all_rows_may_be_training_rows(tmp_path, capsys, split):
+    """Then validation rows say how good the model is; nothing compares new rows with test rows."""
+    log = str(write(tmp_path / "log.tsv", rows(400, 1), separator="\t"))
+    data, run = str(tmp_path / "DATA"), str(tmp_path / "RUN")
+    what = ["--label", "y", "--categorical", "user,country", "--continuous", "price"]
+    what += ["--split", split, "--test-fraction", "0"]
+    assert main(["prepare", "table", log, "--out", data, *what]) == 0
+    assert "400 rows in = 400 train + 0 test + 0 " in capsys.readouterr().out
+    train = ["train", data, "--model", "deepfm", "--batch-size", "64", "--mlp", "8", "--out", run]
+    assert main([*train, "--epochs", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "no test rows to score after each epoch; add --validation-fraction 0.001 for" in error
+    if split == "time":  # once is enough
+        return
+    assert main([*train, "--epochs", "1", "--validation-fraction", "0.01"]) == 0
+    assert main(["evaluate", run, data]) == 2
+    assert "no rows in the test split; choose the other split" in capsys.readouterr().err
+    assert main(["score", run, log, "--out", str(tmp_path / "s.csv")]) == 0
+
+
 @pytest.mark.parametrize("labels", [True, False])
 def test_a_blank_line_is_damaged_with_and_without_labels(made, tmp_path, labels):
     header = HEADER if labels else HEADER.removeprefix("y,")

@@ -55,7 +55,7 @@ def test_by_time_the_last_rows_are_test(n, fraction):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"how": "even"}, {"test_fraction": 0}, {"test_fraction": 1}, {"seed": -1}]
+    "bad", [{"how": "even"}, {"test_fraction": -0.1}, {"test_fraction": 1}, {"seed": -1}]
 )
 def test_wrong_settings(bad):
     with pytest.raises(InputError):
