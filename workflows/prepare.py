@@ -153,7 +153,7 @@ def _prepare(
         block_bytes=int(settings.partition_mb * (1 << 20)),
         stage=work / "stage",
         encoder=encoder,
-        quarantine=data / "quarantine" / "lines.tsv",
+        quarantine=data / "damaged" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
         printed=_printed_columns(base, settings.files),
         values=values,
@@ -200,7 +200,7 @@ def _prepare(
         files=settings.files,
         rows=ingested.rows,
         clicks=ingested.clicks,
-        quarantined=ingested.quarantined,
+        damaged=ingested.damaged,
         targets=ingested.targets,
         fitted_rows=_fitted_rows(settings, base, ingested, recipe),
         baseline=baseline if settings.like is None else base.baseline,
@@ -309,7 +309,7 @@ def _finish(
     rows = ingested.rows
     print(
         f"{_shown(settings.out)}: {ingested.total:,} rows in = {rows['train']:,} train + "
-        f"{rows['test']:,} test + {ingested.quarantined:,} quarantined; "
+        f"{rows['test']:,} test + {ingested.damaged:,} damaged; "
         f"{sum(prepared.tables.values()):,} ids"
     )
     for name, count in ingested.cut.items():

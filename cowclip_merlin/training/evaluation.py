@@ -12,8 +12,8 @@ import numpy.typing as npt
 from cowclip_merlin import metrics
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics.on_device import DeviceMetrics
-from cowclip_merlin.system.table_file import table_file
 from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
+from cowclip_merlin.training.scoring.table_file import table_file
 from cowclip_merlin.training.several_targets.names import label_names, value_names
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.prepared.counts import SPECIAL

@@ -13,7 +13,6 @@ from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
 from cowclip_merlin.system.files import atomic_folder, read_json, write_json
-from cowclip_merlin.system.table_file import check_table_file
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
@@ -21,6 +20,7 @@ from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_erro
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.scoring import predicting
+from cowclip_merlin.training.scoring.table_file import check_table_file
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
 from cowclip_merlin.types import JsonObject, Operation, RaggedTensor, Tensor, TensorSpec

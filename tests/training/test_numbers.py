@@ -191,5 +191,5 @@ def test_rows_without_the_number_are_damaged(tmp_path, capsys):
     names = ["--label", "price", "--regression", "price", "--categorical", "user"]
     out = ["--out", str(tmp_path / "DATA")]
     assert main(["prepare", "table", str(tmp_path / "log.csv"), *out, *names]) == 0
-    told = (tmp_path / "DATA" / "quarantine" / "lines.tsv").read_text()
+    told = (tmp_path / "DATA" / "damaged" / "lines.tsv").read_text()
     assert "no label: price is missing" in told and "price is 'x', no label of a regression" in told

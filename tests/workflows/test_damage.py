@@ -44,8 +44,8 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
     lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
     data = prepared(b"y,a,b,x\n" + b"\n".join(lines) + b"\n", max_bad_fraction=0.01)
     assert sum(data.rows.values()) == 3000 - len(damage)
-    assert data.description["quarantined"] == len(damage)
-    kept = (data.path / "quarantine" / "lines.tsv").read_bytes().splitlines()
+    assert data.description["damaged"] == len(damage)
+    kept = (data.path / "damaged" / "lines.tsv").read_bytes().splitlines()
     assert len(kept) == len(damage)
     out = capsys.readouterr().out
     for line, (number, (text, reason)) in zip(kept, damage.items(), strict=True):
@@ -102,7 +102,7 @@ def test_damaged_rows_of_parquet_are_named(tmp_path, capsys):
         tmp_path / "t.parquet", tmp_path / "data", kind="table", label="y", categorical=("a",),
         continuous=("x",), max_bad_fraction=0.01,
     )  # fmt: skip
-    assert data.description["quarantined"] == 2
+    assert data.description["damaged"] == 2
     out = capsys.readouterr().out
     assert "t.parquet:8: y is 2, " in out
     assert "t.parquet:10: x is inf, " in out
@@ -183,7 +183,7 @@ def test_integers_beyond_the_exact_floats(log, tmp_path):
     other = tmp_path / "log.txt"
     other.write_bytes(b"".join(lines))
     data = make(other, tmp_path / "data")
-    assert data.description["quarantined"] == 0
+    assert data.description["damaged"] == 0
     assert data.statistics.maximum["I2"] == 2.0**53
     frame = pd.DataFrame({"y": [0, 1] * 50, "a": "u", "x": [2**53 + 1, 3] * 50})
     frame.to_parquet(tmp_path / "t.parquet")
@@ -195,7 +195,7 @@ def test_integers_beyond_the_exact_floats(log, tmp_path):
 def test_windows_line_ends(prepared):
     text = "y,a,b,x\r\n" + "".join(f"{i % 2},{i % 3},z,{i}\r\n" for i in range(100))
     data = prepared(text)
-    assert data.description["quarantined"] == 0
+    assert data.description["damaged"] == 0
     assert cc.workflows.value_to_id(data, "b") == {"z": 3}
 
 
@@ -213,7 +213,7 @@ def test_parquet_of_pandas_needs_no_conversion(tmp_path):
         tmp_path / "t.parquet", tmp_path / "data", kind="table", label="y", categorical=("a",),
         continuous=("x",),
     )  # fmt: skip
-    assert data.description["quarantined"] == 0 and data.clicks == 200
+    assert data.description["damaged"] == 0 and data.clicks == 200
     assert sorted(cc.workflows.value_to_id(data, "a")) == ["0", "1", "2", "3", "4"]
 
 
@@ -303,7 +303,7 @@ def test_an_integer_is_a_decimal_number(log, tmp_path):
     other = tmp_path / "log.txt"
     other.write_bytes(b"".join(lines))
     data = make(other, tmp_path / "data", max_bad_fraction=0.01)
-    told = (data.path / "quarantine" / "lines.tsv").read_text().splitlines()
+    told = (data.path / "damaged" / "lines.tsv").read_text().splitlines()
     assert len(told) == len(numbers)
     for line, number in zip(told, numbers):
         assert f"I2 is {number!r}, " in line

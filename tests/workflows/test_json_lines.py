@@ -135,7 +135,7 @@ def test_prepare_reads_patterns_in_order_and_sets_bad_lines_aside(tmp_path):
     numbers = read_columns(data, "train").continuous
     expected = [i for i in range(1800) if i != 1200]
     assert numbers[:, 1].tolist() == expected
-    aside = (data.path / "quarantine/lines.tsv").read_text()
+    aside = (data.path / "damaged/lines.tsv").read_text()
     assert aside.startswith(f"{tmp_path}/day_2.jsonl\t201\tno JSON")
     again = {"kind": "table", "files": files, "max_bad_fraction": 0.01}
     like = prepare(PrepareSettings(out=tmp_path / "LIKE", like=data.path, **again))
@@ -154,7 +154,7 @@ def test_a_name_with_brackets_is_a_name(tmp_path):
     file.write_text("user\n7\n")
     layout = LogFormat(kind="table", label="y", categorical=("user",))
     assert read_log(file, layout)["user"].tolist() == ["7"]
-    assert isinstance(read_log([file, str(tmp_path / "day*.csv")], layout), pd.DataFrame)
+    assert isinstance(read_log(str(tmp_path / "day*.csv"), layout), pd.DataFrame)
 
 
 def test_options_of_text_have_no_effect(tmp_path):

@@ -244,7 +244,7 @@ def test_real_logs(real, tmp_path, file, settings, rows):
     if settings["kind"] == "table":
         settings = settings | {"categorical": tuple(c for c in header if c != "label")}
     data = make(real / file, tmp_path / "data", **settings)
-    assert sum(data.rows.values()) == rows and data.description["quarantined"] == 0
+    assert sum(data.rows.values()) == rows and data.description["damaged"] == 0
     for split in ("train", "test"):
         frame = read(data, split)
         assert len(frame) == data.rows[split]

@@ -75,15 +75,15 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "value", "reason"), BAD)
-def test_a_line_with_a_wrong_label_is_quarantined(tmp_path, name, value, reason):
+def test_a_line_with_a_wrong_label_is_damaged(tmp_path, name, value, reason):
     data = prepared(tmp_path, with_value(name, value), max_bad_fraction=0.1)
     assert len(rows_of(data)) == 39
-    quarantined = (data.path / "quarantine" / "lines.tsv").read_text()
-    assert quarantined.startswith(f"{tmp_path / 'log.csv'}\t5\t{reason}")
+    damaged = (data.path / "damaged" / "lines.tsv").read_text()
+    assert damaged.startswith(f"{tmp_path / 'log.csv'}\t5\t{reason}")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
-def test_a_row_of_parquet_with_a_wrong_label_is_quarantined(tmp_path, value):
+def test_a_row_of_parquet_with_a_wrong_label_is_damaged(tmp_path, value):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,8 +94,8 @@ def test_a_row_of_parquet_with_a_wrong_label_is_quarantined(tmp_path, value):
     given = {"files": (tmp_path / "log.parquet",), "max_bad_fraction": 0.1}
     data = prepare(PrepareSettings(out=tmp_path / "DATA", **given, **COLUMNS, **LABELS))
     assert len(rows_of(data)) == 39
-    quarantined = (data.path / "quarantine" / "lines.tsv").read_text()
-    assert f"seconds is {value!r}, no label of a regression" in quarantined
+    damaged = (data.path / "damaged" / "lines.tsv").read_text()
+    assert f"seconds is {value!r}, no label of a regression" in damaged
 
 
 def test_a_truth_value_is_a_number_in_the_reason_too(tmp_path):
@@ -106,16 +106,16 @@ def test_a_truth_value_is_a_number_in_the_reason_too(tmp_path):
     given = {"kind": "parquet", "max_bad_fraction": 0.1, **labels}
     data = prepared(tmp_path, rows, **given)
     assert rows_of(data).seconds.isin([0, 1]).all()
-    assert "buy is 5, neither 0 nor 1" in (data.path / "quarantine" / "lines.tsv").read_text()
+    assert "buy is 5, neither 0 nor 1" in (data.path / "damaged" / "lines.tsv").read_text()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_row_without_any_label_is_quarantined(tmp_path, kind):
+def test_a_row_without_any_label_is_damaged(tmp_path, kind):
     rows = frame()
     rows.loc[4, ["click", "buy", "seconds"]] = None
     data = prepared(tmp_path, rows, kind=kind, max_bad_fraction=0.1)
     assert len(rows_of(data)) == 39
-    reason = (data.path / "quarantine" / "lines.tsv").read_text().split("\t")[2]
+    reason = (data.path / "damaged" / "lines.tsv").read_text().split("\t")[2]
     assert reason == "no label: click, buy, seconds are missing"
 
 

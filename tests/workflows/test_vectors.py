@@ -128,7 +128,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize(("value", "reason"), DAMAGES)
-def test_a_damaged_vector_is_quarantined(tmp_path, kind, value, reason):
+def test_a_damaged_vector_is_damaged(tmp_path, kind, value, reason):
     rows = frame()
     rows.at[3, "text"] = value
     file = tmp_path / f"log.{kind}"
@@ -142,7 +142,7 @@ def test_a_damaged_vector_is_quarantined(tmp_path, kind, value, reason):
     written = rows_of(data)
     kept = frame().drop(index=3)
     np.testing.assert_array_equal(np.stack(written.text), np.stack(kept.text))
-    line = (data.path / "quarantine" / "lines.tsv").read_text(encoding="utf-8").split("\t")
+    line = (data.path / "damaged" / "lines.tsv").read_text(encoding="utf-8").split("\t")
     assert line[:2] == [str(file), "5" if kind == "csv" else "4"]
     assert pd.Series([line[2]]).str.fullmatch(reason).all(), line
 

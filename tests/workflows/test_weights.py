@@ -51,25 +51,25 @@ BAD = {
 
 
 @pytest.mark.parametrize("value", BAD["text"])
-def test_a_line_without_a_weight_is_quarantined(tmp_path, value):
+def test_a_line_without_a_weight_is_damaged(tmp_path, value):
     rows = frame().astype({"w": object})
     rows.loc[3, "w"] = value
     data = prepared(tmp_path, rows, max_bad_fraction=0.1)
     assert len(rows_of(data)) == 39
     file, line, reason, _ = (
-        (data.path / "quarantine" / "lines.tsv").read_text().rstrip("\n").split("\t")
+        (data.path / "damaged" / "lines.tsv").read_text().rstrip("\n").split("\t")
     )
     assert (file, line) == (str(tmp_path / "log.csv"), "5")
     assert reason == f"w is {value!r}, no weight; give a finite number of 0 or more"
 
 
 @pytest.mark.parametrize("value", BAD["numbers"])
-def test_a_row_of_parquet_without_a_weight_is_quarantined(tmp_path, value):
+def test_a_row_of_parquet_without_a_weight_is_damaged(tmp_path, value):
     rows = frame()
     rows.loc[3, "w"] = value
     data = prepared(tmp_path, rows, kind="parquet", max_bad_fraction=0.1)
     assert len(rows_of(data)) == 39
-    assert "w is " in (data.path / "quarantine" / "lines.tsv").read_text()
+    assert "w is " in (data.path / "damaged" / "lines.tsv").read_text()
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -196,7 +196,6 @@ class _Totals:
     rows: dict[str, int]
     clicks: int
     fingerprint: str
-    quarantined: int
     fitted_rows: int = 0
     vocabulary: str | None = None
     checksums: dict[str, str] = field(default_factory=dict)
@@ -343,7 +342,7 @@ def write_description(
     files: Sequence[FilePath],
     rows: Mapping[str, int],
     clicks: int,
-    quarantined: int,
+    damaged: int,
     fitted_rows: int,
     targets: Mapping[str, LabelCounts],
     baseline: Baseline | None,
@@ -362,7 +361,7 @@ def write_description(
             "rows": rows,
             "clicks": clicks,
             **({"targets": {n: each.as_dict() for n, each in targets.items()}} if targets else {}),
-            "quarantined": quarantined,
+            "damaged": damaged,
             "fitted_rows": fitted_rows,
             "statistics": asdict(statistics),
             **({} if baseline is None else {"baseline": asdict(baseline)}),

@@ -106,7 +106,7 @@ def summary(
         f"# {name}: a {data.kind} log",
         "",
         f"- rows: {total:,} ({data.rows['train']:,} train, {data.rows['test']:,} test)",
-        f"- quarantined rows: {data.description['quarantined']:,}",
+        f"- damaged rows: {data.description['damaged']:,}",
         *_label_lines(data, total),
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",

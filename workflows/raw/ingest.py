@@ -51,7 +51,7 @@ class IngestResult:
         clicks: rows with label 1, the first one of several; 0 if it is a number.
         targets: label -> counts, if there are several, or one is a number.
         total: rows in the input, without header lines.
-        quarantined: number of damaged rows.
+        damaged: number of damaged rows.
         first_bad: the first damaged rows.
         cut: multi-valued column -> values left out because their row had more than `max_values`.
         whole_floats: number of a block -> `whole_floats` of `staged_columns`.
@@ -63,7 +63,7 @@ class IngestResult:
     clicks: int = 0
     targets: dict[str, LabelCounts] = field(default_factory=dict)
     total: int = 0
-    quarantined: int = 0
+    damaged: int = 0
     first_bad: list[BadLine] = field(default_factory=list)
     cut: Counter[str] = field(default_factory=Counter)
     whole_floats: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class Ingest:
         result.cut.update(count_cut(parsed.table, self.log_format))
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
-        result.quarantined, result.first_bad = self.quarantine.count, self.quarantine.first
+        result.damaged, result.first_bad = self.quarantine.count, self.quarantine.first
         self.quarantine.check(file, result.total)
 
     def _next_file(self, split: str) -> Path:
@@ -225,9 +225,9 @@ class Ingest:
         result = self.result
         self.quarantine.check(files[-1], result.total, at_end=True)
         kept = sum(result.rows.values())
-        if kept + result.quarantined != result.total:
+        if kept + result.damaged != result.total:
             raise RuntimeError(
-                f"{result.total} rows in, but {kept} kept and {result.quarantined} quarantined"
+                f"{result.total} rows in, but {kept} kept and {result.damaged} damaged"
             )
         if kept == 0:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")

@@ -36,7 +36,7 @@ from cowclip_merlin.types import JsonObject
 
 Row = dict[str, Any]
 
-_STARTED = ("predictions", "snapshots", "replay.log", "quarantine.tsv")
+_STARTED = ("predictions", "snapshots", "replay.log", "damaged.tsv")
 """What a replay that was killed at its start leaves."""
 
 
@@ -93,7 +93,7 @@ def _replay_in(
     refuse_several("a replay", columns.targets, remedy)
     config = _config(files, columns, settings, replay, start)
     source = EventLog(
-        files, columns, max_bad_fraction=max_bad_fraction, quarantine=out / "quarantine.tsv"
+        files, columns, max_bad_fraction=max_bad_fraction, quarantine=out / "damaged.tsv"
     )
     _check_folder(out, config, resume)
     set_up_tensorflow(settings.run.seed, "cpu")
@@ -124,7 +124,7 @@ def has_snapshot(out: Path) -> bool:
 
 def _forget(out: Path, created: bool) -> None:
     """Remove what a replay without a snapshot left, except the list of damaged rows."""
-    if created and not (out / "quarantine.tsv").exists():
+    if created and not (out / "damaged.tsv").exists():
         shutil.rmtree(out, ignore_errors=True)
     (out / CONFIG).unlink(missing_ok=True)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.addresses import FilePath, is_address, uploaded_file
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.table_file import check_table_file, table_file
 from cowclip_merlin.training.scoring.new_values import NewValues
 from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
+from cowclip_merlin.training.scoring.table_file import check_table_file, table_file
 from cowclip_merlin.training.several_targets.names import value_names
 from cowclip_merlin.workflows.raw.ingest import check_input_files
 from cowclip_merlin.workflows.raw.log_reader import LogReader
