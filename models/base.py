@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cowclip_merlin import choices, compat
 from cowclip_merlin.batch import Batch, Ids, Requests
 from cowclip_merlin.errors import InputError
@@ -177,8 +179,12 @@ class ClickModel(SyncedLayer, mm.Block):
             training: as in Keras.
         """
         ids, x = self.columns.stack(inputs)
-        requests = inputs.requests if isinstance(inputs, Batch) else None
-        return Features(*self.look_up(ids, training, requests), x)
+        if isinstance(inputs, Batch):
+            return Features(*self.look_up(ids, training, inputs.requests), x)
+        v, wide = self.look_up(ids, training)
+        if compat.in_xla() and ids.lengths is None:  # which has no errors, but NaN
+            v = tf.where(self.columns.outside(ids)[:, :, tf.newaxis], np.float32("nan"), v)
+        return Features(v, wide, x)
 
     def read_at_once(self, inputs: Batch) -> tuple[ReadFeatures, BatchRead] | None:
         """Read the same by one operation, for training; None if tables or backend have none.

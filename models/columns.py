@@ -12,7 +12,7 @@ from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import COMBINER_POWERS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target, targets_of
-from cowclip_merlin.types import RaggedTensor, Tensor
+from cowclip_merlin.types import Operation, RaggedTensor, Tensor
 
 if TYPE_CHECKING:
     from merlin.schema import ColumnSchema, Schema
@@ -166,11 +166,13 @@ class Columns:
         Args:
             inputs: a `Batch`, or one tensor [b] or [b, 1] per column ([b, length] of vectors), or
                 the stacked entries "categorical", ids [b, F] or `Ids`, and "continuous" [b, C].
-                The caller has checked the numbers that are stacked.
+                A multi-valued column is ragged, or a matrix [b, ids] whose rows 0 fills up.
+                The caller has checked the numbers that are stacked, and the ids of a `Batch`.
             keep_type: whether ids stay as they are, and are not converted for TensorFlow's lookups.
 
         Raises:
-            tf.errors.InvalidArgumentError: if a number of a column is not finite.
+            tf.errors.InvalidArgumentError: if a number of a column is not finite, or an id is
+                outside of its column's table. XLA has no errors; see `outside`.
         """
         if isinstance(inputs, Batch):
             ids, x = inputs.ids, inputs.numbers
@@ -182,9 +184,36 @@ class Columns:
             x = tf.concat(parts, axis=1) if parts else None
         ids = ids if isinstance(ids, Ids) else Ids(ids)
         ids = ids if keep_type else ids.with_values(_integer(ids.values))
+        if not isinstance(inputs, Batch) and not compat.in_xla():
+            ids = self._within_tables(ids)
         x = tf.zeros([_number_of_rows(ids), 0]) if x is None else tf.cast(x, tf.float32)
         x.set_shape([None, sum(self.widths.values())])
         return ids, x
+
+    def outside(self, ids: Ids) -> Tensor:
+        """Return which ids are outside of their column's table, bool of the shape of the values.
+
+        In one table for all columns, such an id has a row of another column.
+        """
+        sizes = spread(tf.constant(list(self.fields.values()), ids.values.dtype), ids)
+        return (ids.values < 0) | (ids.values >= sizes)
+
+    def _within_tables(self, ids: Ids) -> Ids:
+        """Refuse ids outside of their column's table before anything reads them."""
+        wrong = self.outside(ids)
+
+        def refuse() -> Operation:
+            place = tf.where(wrong)[0]
+            column = place[1] if ids.lengths is None else tf.gather(fields_of(ids), place[0])
+            name = tf.gather(tf.constant(list(self.fields)), column)
+            last = tf.gather(tf.constant([*self.fields.values()], tf.int64), column) - 1
+            value, last = map(tf.strings.as_string, (tf.gather_nd(ids.values, place), last))
+            words = ["column ", name, " has the id ", value, ", but its table has the ids 0 to "]
+            words += [last, "; give unknown values an id of their own there"]
+            return tf.raw_ops.Assert(condition=False, data=[tf.strings.join(words)], summarize=1)
+
+        with tf.control_dependencies([tf.cond(tf.reduce_any(wrong), refuse, tf.no_op)]):
+            return ids.with_values(tf.identity(ids.values))
 
     def _numbers(self, x: Tensor | RaggedTensor, name: str) -> Tensor:
         """Return the finite numbers of a column, float32 [b, 1], or [b, length] of vectors."""

@@ -18,6 +18,7 @@ from cowclip_merlin.compat.device_sort import LARGEST_KEY, argsort_on_device
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
+    in_xla,
     legacy_optimizer,
     release_models,
     request_keras_2,
@@ -39,6 +40,7 @@ __all__ = [
     "all_to_all",
     "argsort_on_device",
     "gpu_count",
+    "in_xla",
     "legacy_optimizer",
     "merlin_models",
     "merlin_schema",

@@ -151,6 +151,14 @@ def all_to_all() -> Callable[..., Tensor]:
     return tf.raw_ops.CollectiveAllToAllV2
 
 
+def in_xla() -> bool:
+    """Whether XLA compiles the function that is being traced, as with Keras's `jit_compile`."""
+    tf, utilities = tensorflow(), importlib.import_module("tensorflow.python.ops.control_flow_util")
+    if tf.executing_eagerly():
+        return False
+    return bool(utilities.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
 def stored(variable: Variable) -> Variable:
     """Return the variable without the wrapper that Keras layers add under mixed precision.
 
