@@ -232,7 +232,7 @@ class Columns:
     def _ids(self, columns: dict[str, Tensor]) -> Ids:
         if not self.combiners:
             return Ids(_side_by_side([_integer(x) for x in columns.values()]))
-        lists = [_lists(x) for x in columns.values()]
+        lists = [(_lists if c in self.combiners else _one_each)(x) for c, x in columns.items()]
         rows = tf.stack(lists, axis=1)  # ragged [b, F, number of ids]
         lengths = tf.reshape(rows.values.row_lengths(), [-1, len(lists)])
         return Ids(rows.flat_values, tf.cast(lengths, tf.int32))
@@ -269,16 +269,23 @@ def _length(column: ColumnSchema) -> int:
 
 
 def _lists(x: Tensor) -> RaggedTensor:
-    """Convert a column to lists of ids, a ragged tensor [b, number of ids], int64.
+    """Convert a multi-valued column to lists of ids, a ragged tensor [b, number of ids], int64.
+
+    A dense id of 0 is left out: it fills up a row, and NVTabular gives it to no value.
 
     Args:
-        x: [b] or [b, 1]; of a multi-valued column ragged or dense [b, number of ids], to which
-            Merlin may add an axis of length 1.
+        x: ragged or dense [b, number of ids], to which Merlin may add an axis of length 1; or [b].
     """
     x = tf.cast(x, tf.int64)
     if isinstance(x, tf.RaggedTensor):
         return x.with_values(tf.reshape(x.values, [-1])).with_row_splits_dtype(tf.int64)
-    return tf.RaggedTensor.from_tensor(tf.reshape(x, [-1, tf.reduce_prod(tf.shape(x)[1:])]))
+    x = tf.reshape(x, [tf.shape(x)[0], tf.reduce_prod(tf.shape(x)[1:])])
+    return tf.ragged.boolean_mask(x, x != 0)
+
+
+def _one_each(x: Tensor) -> RaggedTensor:
+    """Convert a column of one id per row to lists of one id."""
+    return tf.RaggedTensor.from_tensor(tf.reshape(tf.cast(x, tf.int64), [-1, 1]))
 
 
 def _number_of_rows(ids: Ids) -> Tensor:

@@ -23,7 +23,7 @@ from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.scoring.table_file import check_table_file
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
-from cowclip_merlin.types import JsonObject, Operation, RaggedTensor, Tensor, TensorSpec
+from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -134,8 +134,8 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
         device: "auto", "cpu" or "gpu".
 
     Returns:
-        A Keras model. Its input is a dictionary with one entry [b] for each column, with ids and
-        numbers as in `data`. It returns click probabilities [b, 1]; with several targets a
+        A Keras model. Its input is a dictionary with an entry for each column, as that of
+        `PreparedData.inputs`. It returns click probabilities [b, 1]; with several targets a
         dictionary with these, or numbers, of each.
 
     Raises:
@@ -281,14 +281,11 @@ def _serving_function(
     model: CTRModel, inputs: dict[str, TensorSpec], names: dict[str, str]
 ) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Build the function of the signature whose lists are matrices."""
-    tf, lists = compat.tensorflow(), model.blocks[0].columns.combiners
+    tf = compat.tensorflow()
 
     @tf.function(input_signature=[inputs], autograph=False)
     def serve(given: dict[str, Tensor]) -> dict[str, Tensor]:
-        columns = {column: given[name] for column, name in names.items()}
-        with tf.control_dependencies([_within_tables(model, columns)]):
-            ragged = {c: _without_padding(columns[c]) for c in lists}
-            return _named_outputs(model, columns | ragged)
+        return _named_outputs(model, {column: given[name] for column, name in names.items()})
 
     return serve
 
@@ -308,9 +305,8 @@ def _ragged_function(
         columns = {c: given[name if c not in lists else name + VALUES] for c, name in names.items()}
         ends = {c: tf.cast(given[names[c] + OFFSETS], tf.int64) for c in lists}
         whole = [_ends_with(ends[c], columns[c], names[c]) for c in lists]
-        with tf.control_dependencies([_within_tables(model, columns), *whole]):
+        with tf.control_dependencies(whole):
             ragged = {c: tf.RaggedTensor.from_row_splits(columns[c], ends[c]) for c in lists}
-            ragged = {c: _without_padding(ids) for c, ids in ragged.items()}
             return _named_outputs(model, columns | ragged)
 
     return serve
@@ -320,28 +316,6 @@ def _ends_with(ends: Tensor, values: Tensor, name: str) -> Operation:
     words = f"{name}{OFFSETS} must end with the number of {name}{VALUES}"
     tf = compat.tensorflow()
     return tf.debugging.assert_equal(ends[-1], tf.size(values, tf.int64), message=words)
-
-
-def _without_padding(ids: Tensor | RaggedTensor) -> RaggedTensor:
-    return compat.tensorflow().ragged.boolean_mask(ids, ids != 0)
-
-
-def _within_tables(model: CTRModel, columns: dict[str, Tensor]) -> Operation:
-    """Raise an error that names the columns with ids outside of their tables."""
-    tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
-    if model.blocks[0].columns.combiners:
-        sizes = fields.items()
-        wrong = tf.stack([tf.reduce_any(_outside(columns[c], size)) for c, size in sizes])
-    else:
-        ids = tf.stack([columns[name] for name in fields], axis=1)
-        wrong = tf.reduce_any(_outside(ids, tf.constant(list(fields.values()), tf.int64)), axis=0)
-    names = tf.boolean_mask(tf.constant(list(fields)), wrong)
-    error = ["ids outside of the tables of these columns:", names]
-    return tf.debugging.Assert(~tf.reduce_any(wrong), error)
-
-
-def _outside(ids: Tensor, size: int | Tensor) -> Tensor:
-    return (ids < 0) | (ids >= size)
 
 
 def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -125,6 +125,21 @@ def test_ragged_inputs_are_the_same_ids(tf, rows):
     np.testing.assert_array_equal(ids.lengths, ids_of(rows).lengths)
 
 
+def test_zeros_fill_up_a_matrix(tf, model):
+    """Eagerly, in a graph and in Keras's `predict`, as the same lists without them."""
+    ragged = {name: tf.ragged.constant([[1, 2], [], [2, 1, 1]], tf.int64) for name in COMBINERS}
+    dense = {name: x.to_tensor(shape=[None, 5]) for name, x in ragged.items()}
+    dense["a"] = ragged["a"] = tf.constant([0, 4, 0], tf.int64)  # 0 of one id per row is an id
+    expected = logits(model, ragged)
+    arrays = {name: x.numpy() for name, x in dense.items()}
+    scores = tf.sigmoid(expected)
+    np.testing.assert_array_equal(logits(model, dense), expected)
+    np.testing.assert_array_equal(tf.function(lambda x: logits(model, x))(dense), expected)
+    np.testing.assert_allclose(model.predict(arrays, verbose=0), scores, rtol=1e-6)
+    sparse = dense | {name: tf.sparse.from_dense(dense[name]) for name in COMBINERS}
+    np.testing.assert_allclose(model(sparse), scores, rtol=1e-6)
+
+
 def test_lists_of_one_id_are_one_id_per_row(tf, model):
     dense = np.stack([np.arange(8) % size for size in SIZES.values()], axis=1)
     one, several = (

@@ -232,6 +232,28 @@ def test_a_loaded_run_takes_ragged_columns(folder, auc):
     np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=2e-6)
 
 
+def test_a_loaded_run_takes_the_matrices_of_a_scorer(folder, auc, tmp_path):
+    """The model of a run, its SavedModel, and that model loaded by Keras score them alike."""
+    tf, run, data = compat.tensorflow(), folder / "RUN", folder / "DATA"
+    scorer = cc.training.Scorer(run)
+    inputs = scorer.inputs(folder / "log.csv")
+    assert [(name, x.dtype.name) for name, x in inputs.items()] == [
+        ("user", "int64"), ("tags", "int64"), ("age", "float32")
+    ]  # fmt: skip
+    assert (inputs["tags"][:, -1] == 0).any(), "some row must be filled up"
+    np.testing.assert_array_equal(scorer.inputs(log())["tags"], inputs["tags"])
+    cc.training.export_run(run, data, out=tmp_path / "MODEL")
+    signature = tf.saved_model.load(str(tmp_path / "MODEL")).signatures["serving_default"]
+    expected = scorer.score(folder / "log.csv")
+    for found in (
+        cc.training.load_run(run, data).predict(inputs, verbose=0),
+        cc.load_model(str(tmp_path / "MODEL")).predict(inputs, verbose=0),
+        signature(**{name: tf.constant(x) for name, x in inputs.items()})["probability"],
+    ):
+        np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=2e-6)
+    assert [x.shape for x in scorer.inputs(log().head(0)).values()] == [(0,), (0, 0), (0,)]
+
+
 @pytest.mark.thorough
 def test_an_exported_run_takes_matrices(folder, auc, tmp_path, capsys):
     tf, data, out = compat.tensorflow(), PreparedData.load(folder / "DATA"), tmp_path / "MODEL"

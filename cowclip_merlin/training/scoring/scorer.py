@@ -22,6 +22,7 @@ from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.scoring.new_values import NewValues
 from cowclip_merlin.training.trained_run import load_run
+from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.raw.ingest import staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -94,14 +95,50 @@ class Scorer:
         Raises:
             InputError: if a column is missing or far more unknown, or a row is damaged.
         """
-        found = NewValues(self.data, allow_unknown)
-        reader = LogReader(self.data.log_format, labels=False)
-        frame = hasattr(rows, "columns")
-        pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
+        found, pieces = NewValues(self.data, allow_unknown), self._pieces(rows)
         parts = [scored.probabilities for scored in self.score_pieces(pieces, found)]
         found.check()
         shape = () if only_clicks(self.data.targets) else (len(self.data.targets),)
         return np.concatenate([np.empty((0, *shape), np.float64), *parts])
+
+    def inputs(
+        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
+    ) -> dict[str, Array]:
+        """Return what the Keras model of the run, and its SavedModel, take for raw rows.
+
+        Args:
+            rows: as for `score`.
+
+        Returns:
+            Column -> ids, int64 [n], or numbers, float32 [n]. A column of lists is a matrix of ids,
+            whose rows 0 fills up, one of vectors a matrix of their numbers.
+
+        Raises:
+            InputError: if a column is missing, or a row is damaged.
+        """
+        data, pieces = self.data, list(self._pieces(rows))
+        columns = self._empty_columns(0)
+        if pieces:
+            whole = _joined(pieces)
+            with compat.quiet_merlin():
+                columns = self._transform(whole, self._staged(whole))
+        found = {}
+        for j, name in enumerate(data.categorical):
+            ids, lengths = columns.column(j)
+            found[name] = _matrix(ids, lengths) if name in data.log_format.multi else np.int64(ids)
+        found |= {name: columns.continuous[:, j] for j, name in enumerate(data.continuous)}
+        places = vector_places(data.log_format).items()
+        return found | {name: columns.continuous[:, where] for name, where in places}
+
+    def _pieces(
+        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
+    ) -> Iterable[RawRows]:
+        reader = LogReader(self.data.log_format, labels=False)
+        frame = hasattr(rows, "columns")
+        return reader.frame(rows) if frame else reader.files(paths_of(rows))
+
+    def _staged(self, rows: RawRows) -> pa.Table:
+        return staged_columns(rows.table, self.log_format, {}, coded=True)
 
     def score_pieces(self, pieces: Iterable[RawRows], found: NewValues) -> Iterator[ScoredRows]:
         """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit.
@@ -110,7 +147,7 @@ class Scorer:
         """
         with compat.quiet_merlin():
             for rows in _batches(pieces, predicting.PREDICTION_BATCH_SIZE):
-                table = staged_columns(rows.table, self.log_format, {}, coded=True)
+                table = self._staged(rows)
                 columns = self._transform(rows, table)
                 found.add(table, columns)
                 yield ScoredRows(rows=rows, probabilities=self._predict(columns))
@@ -186,6 +223,17 @@ def score(
         InputError: if a row is damaged, a column is far more unknown, or another input is wrong.
     """
     return Scorer(run, data, device=device).score(rows, allow_unknown=allow_unknown)
+
+
+def _matrix(ids: Array, lengths: Array) -> npt.NDArray[np.int64]:
+    """Return lists of ids as a matrix that 0 fills up, [n, longest].
+
+    >>> _matrix(np.array([7, 8, 9]), np.array([1, 0, 2])).tolist()
+    [[7, 0], [0, 0], [8, 9]]
+    """
+    found = np.zeros((len(lengths), lengths.max(initial=0)), np.int64)
+    found[np.arange(found.shape[1]) < lengths[:, np.newaxis]] = ids
+    return found
 
 
 def _data_of(run: Path, config: RunConfig) -> FilePath:
