@@ -193,8 +193,7 @@ class RunSettings(Settings):
                 f"{' or '.join(choices.FREEZING)}"
             )
         _ = self.pretrained
-        for combiner in self._combiners.values():
-            one_of("combiner", combiner, choices.COMBINERS)
+        self._check_layers()
         if self.experts != 4 and self.multi_task != "mmoe":
             raise InputError(
                 f"`experts` has no effect with `multi_task` {self.multi_task}; remove it, or use "
@@ -203,6 +202,14 @@ class RunSettings(Settings):
         self._check_accumulator()
         self._check_adam()
         self._check_validation()
+
+    def _check_layers(self) -> None:
+        if not self.mlp:
+            raise InputError("`mlp` is empty; give the width of one hidden layer or more")
+        for combiner in self._combiners.values():
+            one_of("combiner", combiner, choices.COMBINERS)
+        if len(self._combiners) < len(self.combiner.split(",")):
+            raise InputError(f"`combiner` is {self.combiner!r}; name every column once")
 
     def _check_validation(self) -> None:
         if self.validation_split != "random" and not self.validation_fraction:

@@ -213,6 +213,9 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
         ({"validation_fraction": 0.1, "early_stopping": 0}, "early_stopping is 0;"),
         ({"early_stopping": 1}, "early_stopping is 1,.* validation_fraction is 0"),
+        ({"mlp": ()}, "`mlp` is empty; give the width of one hidden layer"),
+        ({"combiner": "tags=sum,tags=mean"}, "`combiner` is 'tags=sum,tags=mean'; name every"),
+        ({"combiner": "sum,mean"}, "`combiner` is 'sum,mean'; name every column once"),
     ],
 )
 def test_wrong_settings_are_named(given, message):
