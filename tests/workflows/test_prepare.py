@@ -57,6 +57,12 @@ def test_criteo_against_pandas(log, tmp_path, settings):
             assert got[column].dtype == np.float32
 
 
+def test_a_prepared_folder_is_shown_in_a_line(data):
+    prepared = PreparedData.load(data)
+    path, rows, clicks = prepared.path, prepared.rows, prepared.clicks
+    assert repr(prepared) == f"PreparedData(path={path!r}, rows={rows}, clicks={clicks})"
+
+
 def test_counts_and_both_ways_of_reading_them(log, data):
     prepared = PreparedData.load(data)
     frame = raw_frame(log)

@@ -62,16 +62,16 @@ class PreparedData:
     """
 
     path: Path
-    log_format: LogFormat
-    recipe: Recipe
-    statistics: Statistics
+    log_format: LogFormat = field(repr=False)
+    recipe: Recipe = field(repr=False)
+    statistics: Statistics = field(repr=False)
     rows: dict[str, int]
     clicks: int
-    fingerprint: str
-    vocabulary: str | None
-    description: Mapping[str, Json]
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    baseline: Baseline | None = None
+    fingerprint: str = field(repr=False)
+    vocabulary: str | None = field(repr=False)
+    description: Mapping[str, Json] = field(repr=False)
+    checksums: Mapping[str, str] = field(default_factory=dict, repr=False)
+    baseline: Baseline | None = field(default=None, repr=False)
 
     @classmethod
     def load(cls, path: str | Path | Address) -> PreparedData:
