@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
@@ -9,7 +10,7 @@ from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import SyncedModel, attach, find_cowclip
 from cowclip_merlin.optimizer.exchange.replica import create_synchronized
-from cowclip_merlin.types import Tensor, TensorShape
+from cowclip_merlin.types import Array, Tensor, TensorShape
 
 if TYPE_CHECKING:
     import os
@@ -59,6 +60,16 @@ class CTRModel(SyncedModel, mm.Model):
             )
         self._create_optimizer_state()
         return super().fit(*args, train_metrics_steps=train_metrics_steps, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Array | dict[str, Array]:
+        """Predict as in Merlin, and warn of a loader whose order is not that of the rows."""
+        if isinstance(x, mm.Loader) and x.shuffle:
+            warnings.warn(
+                "predict: this loader shuffles, so prediction i is not that of row i; give "
+                "mm.Loader(data, batch_size=..., shuffle=False)",
+                stacklevel=2,
+            )
+        return super().predict(x, *args, **kwargs)
 
     def _create_optimizer_state(self) -> None:
         """Create CowClip's variables: TensorFlow traces a step that creates some twice."""
