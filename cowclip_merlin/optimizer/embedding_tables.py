@@ -47,13 +47,14 @@ class EmbeddingTables:
         self._lookups: dict[VariableRef, Hashable] = {}
         self._shards: set[VariableRef] = set()
         self._row_names: dict[VariableRef, Callable[[int], str]] = {}
+        self._stepped: set[VariableRef] = set()
 
     def __deepcopy__(self, memo: dict[int, object]) -> EmbeddingTables:
         """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
         result._lookups, result._row_names = dict(self._lookups), dict(self._row_names)
-        result._shards = set(self._shards)
+        result._shards, result._stepped = set(self._shards), set(self._stepped)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
 
@@ -153,7 +154,8 @@ class EmbeddingTables:
 
         Raises:
             InputError: if a variable is refused, a pattern matches nothing, fields do not fill a
-                table, ids are distinct, or a gradient of a shard has lost its counts.
+                table, ids are distinct, a gradient of a shard has lost its counts, or the tables
+                are those of a second model.
         """
         embedding_variables.refuse_foreign(v for _, v in given)
         pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
@@ -167,7 +169,24 @@ class EmbeddingTables:
             if _key(table) in self._shards:
                 embedding_variables.refuse_lost_counts(table)
             embedding_variables.refuse_distinct_ids(slices, table)
+        self._refuse_second_model([table for _, table in tables])
         return pairs, (tables, dense)
+
+    def _refuse_second_model(self, tables: Sequence[Variable]) -> None:
+        """Refuse other tables than those of earlier steps, whose number of steps they would have.
+
+        Tables that a script has registered before its first step may follow one after another.
+        """
+        now = {_key(table) for table in tables}
+        if not self._stepped:
+            self._stepped |= {_key(x) for x in self._registered} - set(self._lookups)
+        elif now and not now & self._stepped:
+            raise InputError(
+                f"this CowClip has trained another model than that of {tables[0].name!r}, and its "
+                "steps would go on: make one for each model, as by "
+                "CowClip.from_config(optimizer.get_config())"
+            )
+        self._stepped |= now
 
     def _refuse_unmatched(self, given: Sequence[Pair]) -> None:
         """Refuse patterns of `embeddings` without a variable, and others without a table."""

@@ -298,3 +298,11 @@ def test_a_lookup_brings_all_tables_up_to_date_at_once(tf, schema, batch):
     model.blocks[0](batch, training=True)
     rows = sum(model.blocks[0].columns.fields.values())
     assert calls == [[(rows, SMALL["embedding_dim"]), (rows, 1)]]
+
+
+def test_a_second_model_is_refused(tf, schema):
+    first = fitted(tf, schema, "deepfm", "exact", epochs=1, rows=8)
+    second = MODELS["deepfm"](schema, **SMALL)
+    second.compile(first.optimizer, "binary_crossentropy")
+    with pytest.raises(InputError, match="has trained another model than that of"):
+        second.fit(clicks(tf, 8), verbose=0)

@@ -1,0 +1,69 @@
+"""One CowClip for two models."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
+
+COUNT = 40
+
+
+def click_model(tf, layer=None):
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(1)
+    rows = (layer or layers.Embedding)(20, 4, input_length=2)
+    return tf.keras.Sequential([rows, layers.Flatten(), layers.Dense(1, "sigmoid")])
+
+
+@pytest.fixture
+def clicks():
+    ids = np.random.default_rng(0).integers(0, 20, (COUNT, 2))
+    return ids, (ids[:, 0] < 10).astype(np.float32)
+
+
+def cowclip(tf, **more):
+    schedules, adam = tf.keras.optimizers.schedules, tf.keras.optimizers.legacy.Adam
+    rates = [adam(schedules.CosineDecay(1e-2, 30)) for _ in range(2)]
+    return cc.CowClip(*rates, l2=1e-3, **more)
+
+
+def fit(model, clicks):
+    model.fit(*clicks, batch_size=4, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_a_second_model_needs_its_own_optimizer(tf, clicks, update):
+    optimizer = cowclip(tf, update=update)
+    first, second = click_model(tf), click_model(tf)
+    for model in (first, second):
+        model.compile(optimizer, "binary_crossentropy")
+    fit(first, clicks)
+    before = second.get_weights()
+    with pytest.raises(InputError, match=r"has trained another model than that of .*from_config"):
+        fit(second, clicks)
+    for now, then in zip(second.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    fit(first, clicks)  # which it still trains
+    second.compile(cc.CowClip.from_config(optimizer.get_config()), "binary_crossentropy")
+    fit(second, clicks)
+    with pytest.raises(InputError, match="another model"):
+        copied = copy.deepcopy(optimizer) if update == "dense" else optimizer
+        third = click_model(tf)
+        third.compile(copied, "binary_crossentropy")
+        fit(third, clicks)
+
+
+def test_more_tables_of_the_same_model_may_follow(tf):
+    tables = [tf.Variable(tf.ones([4, 2]), name=f"embeddings_{i}") for i in range(3)]
+    slices = [tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2)) for _ in tables]
+    pairs = list(zip(slices, tables, strict=True))
+    optimizer = cc.CowClip()
+    optimizer.apply_gradients(pairs[:1])
+    optimizer.apply_gradients(pairs)  # one was frozen before
+    registered = cc.CowClip()
+    registered.register_tables(tables)
+    for pair in pairs:  # a call for each table
+        registered.apply_gradients([pair])
