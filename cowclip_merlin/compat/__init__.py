@@ -34,6 +34,7 @@ from cowclip_merlin.compat.merlin import (
     quiet_merlin,
     save_by_keras,
 )
+from cowclip_merlin.compat.saved_state import keep_state_in_models
 
 __all__ = [
     "LARGEST_KEY",
@@ -41,6 +42,7 @@ __all__ = [
     "argsort_on_device",
     "gpu_count",
     "in_xla",
+    "keep_state_in_models",
     "legacy_optimizer",
     "merlin_models",
     "merlin_schema",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
@@ -98,6 +99,22 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self._refuse_reserved("set_weights")
         self.flush()
         super().set_weights(weights)
+
+    def save_own_variables(self, store: MutableMapping[str, Array]) -> None:
+        """Write the weights into a `.keras` file; Keras calls this."""
+        for i, values in enumerate(self.get_weights()):
+            store[str(i)] = values
+
+    def load_own_variables(self, store: Mapping[str, Array]) -> None:
+        """Read them from a `.keras` file; warn if the state has another form."""
+        try:
+            self.set_weights([store[str(i)] for i in range(len(store.keys()))])
+        except ValueError as error:
+            warnings.warn(
+                "the saved model's optimizer state does not fit, so training would begin anew "
+                f"({str(error).splitlines()[0]}); go on from a checkpoint",
+                stacklevel=2,
+            )
 
     def _refuse_reserved(self, what: str) -> None:
         if self.reserved_rows is not None:

@@ -300,6 +300,18 @@ def test_a_lookup_brings_all_tables_up_to_date_at_once(tf, schema, batch):
     assert calls == [[(rows, SMALL["embedding_dim"]), (rows, 1)]]
 
 
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_a_loaded_model_trains_on_where_it_was(tf, schema, tmp_path, update):
+    one = fitted(tf, schema, "deepfm", update, epochs=1, rows=40)
+    one.save(str(tmp_path / "model"))
+    other = cc.load_model(str(tmp_path / "model"))
+    assert int(other.optimizer.iterations) == 10
+    for model in (one, other):
+        model.fit(clicks(tf, 40), verbose=0)
+    for mine, saved in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, saved)
+
+
 def test_a_second_model_is_refused(tf, schema):
     first = fitted(tf, schema, "deepfm", "exact", epochs=1, rows=8)
     second = MODELS["deepfm"](schema, **SMALL)

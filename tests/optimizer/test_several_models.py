@@ -1,4 +1,4 @@
-"""One CowClip for two models."""
+"""The state of CowClip in saved models, and one CowClip for two models."""
 
 import copy
 
@@ -32,6 +32,87 @@ def cowclip(tf, **more):
 
 def fit(model, clicks):
     model.fit(*clicks, batch_size=4, shuffle=False, verbose=0)
+
+
+FORMATS = ("model", "model.keras", "model.h5")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "settings", [{"update": "dense"}, {"update": "lazy"}, {"clip": "clippy"}], ids=str
+)
+def test_a_loaded_model_goes_on_where_it_was(tf, tmp_path, clicks, format, settings):
+    one = click_model(tf)
+    one.compile(cowclip(tf, **settings), "binary_crossentropy")
+    fit(one, clicks)
+    one.save(tmp_path / format)
+    other = tf.keras.models.load_model(tmp_path / format)
+    assert int(other.optimizer.iterations) == 10
+    fit(one, clicks)
+    fit(other, clicks)
+    for mine, saved in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, saved)
+
+
+@pytest.mark.parametrize("format", FORMATS[:2])
+def test_so_does_one_in_an_optimizer_that_scales_the_loss(tf, tmp_path, clicks, format):
+    one = click_model(tf)
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip(tf))
+    one.compile(scaled, "binary_crossentropy")
+    fit(one, clicks)
+    one.save(tmp_path / format)
+    other = tf.keras.models.load_model(tmp_path / format)
+    fit(one, clicks)
+    fit(other, clicks)
+    for mine, saved in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(saved, mine, rtol=1e-6)
+
+
+@pytest.mark.parametrize("format", FORMATS[:2])
+def test_exact_goes_on_where_it_was(tf, tmp_path, clicks, format):
+    used = []
+
+    @tf.keras.utils.register_keras_serializable("rows of the test")
+    class Rows(tf.keras.layers.Embedding):
+        def call(self, ids, training=None):
+            if training:
+                used[-1].catch_up(self.embeddings, ids)
+            return super().call(ids)
+
+    one = click_model(tf, Rows)
+    used.append(cowclip(tf, update="exact"))
+    one.compile(used[-1], "binary_crossentropy")
+    fit(one, clicks)
+    used[-1].flush()
+    one.save(tmp_path / format)
+    fit(one, clicks)
+    used[-1].flush()
+    other = tf.keras.models.load_model(tmp_path / format)
+    used.append(other.optimizer)
+    fit(other, clicks)
+    used[-1].flush()
+    for mine, saved in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(saved, mine, rtol=1e-5, atol=1e-7)
+
+
+def test_a_state_that_does_not_fit_is_told(tf, clicks):
+    model = click_model(tf)
+    model.compile(cowclip(tf), "binary_crossentropy")
+    fit(model, clicks)
+    with pytest.warns(UserWarning, match=r"optimizer state does not fit.* from a checkpoint"):
+        model.optimizer.load_own_variables({"0": np.int64(3)})
+    assert int(model.optimizer.iterations) == 10
+
+
+def test_a_model_that_was_not_trained_has_no_state(tf, tmp_path, clicks):
+    model = click_model(tf)
+    model.compile(cowclip(tf), "binary_crossentropy")
+    model.save(tmp_path / "model")
+    other = tf.keras.models.load_model(tmp_path / "model")
+    fit(model, clicks)
+    fit(other, clicks)
+    for mine, saved in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, saved)
 
 
 @pytest.mark.parametrize("update", ["dense", "lazy"])
