@@ -102,6 +102,11 @@ class InnerOptimizers:
         self.embedding.moments = self.dense.moments = moments
         return before
 
+    def describe(self) -> str:
+        """Return both optimizers and their learning rates in words."""
+        found = self._by_role().items()
+        return ", ".join(f"{role}={type(x).__name__}({_rate(x)})" for role, x in found)
+
     def get_config(self) -> JsonObject:
         """Return both optimizers as plain values."""
         return {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
@@ -149,12 +154,19 @@ def refuse_one_rate(config: JsonObject) -> None:
         )
 
 
-def keras_2_words(optimizer: KerasOptimizer) -> str:
+def keras_2_words(optimizer: str) -> str:
     """Return the description of an optimizer that Keras 3 quotes when it refuses it."""
     return (
-        f"<{type(optimizer).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
+        f"<{optimizer}, an optimizer of Keras 2, which Keras 3 cannot use: "
         "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
     )
+
+
+def _rate(optimizer: KerasOptimizer) -> str:
+    """Return a learning rate in words: a number, or the kind of a schedule."""
+    with tf.init_scope():  # in a graph, a rate has no value
+        rate = optimizer._serialize_hyperparameter("learning_rate")
+    return rate["class_name"] if isinstance(rate, dict) else f"{rate:g}"
 
 
 def adams_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, MutableMapping
@@ -137,5 +138,9 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         return super().from_config(config, custom_objects=custom_objects)
 
     def __repr__(self) -> str:
-        """Return the text that Keras 3 quotes when it refuses this optimizer."""
-        return inner_optimizers.keras_2_words(self)
+        """Return the settings; beside Keras 3, which quotes them in an error, also the remedy."""
+        thresholds = [f"{name}={value!r}" for name, value in self._asked.as_dict().items()]
+        words = f"{type(self).__name__}({self._inner.describe()}, {', '.join(thresholds)})"
+        if getattr(sys.modules.get("keras"), "__version__", "2") < "3":
+            return words
+        return inner_optimizers.keras_2_words(words)

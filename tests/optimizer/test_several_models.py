@@ -148,3 +148,13 @@ def test_more_tables_of_the_same_model_may_follow(tf):
     registered.register_tables(tables)
     for pair in pairs:  # a call for each table
         registered.apply_gradients([pair])
+
+
+def test_the_settings_of_an_optimizer_are_its_text(tf):
+    assert repr(cc.CowClip("sgd", tf.keras.optimizers.legacy.Adam(0.5), l2=0.25)) == (
+        "CowClip(embedding_optimizer=SGD(0.01), dense_optimizer=Adam(0.5), r=1.0, zeta=1e-05, "
+        "bound=25.0, lambda_rel=0.5, lambda_abs=0.01, l2=0.25, update='dense', clip='cowclip', "
+        "backend='auto', micro_batches=1)"
+    )
+    assert "dense_optimizer=Adam(CosineDecay)" in repr(cowclip(tf))
+    assert tf.function(lambda: len(repr(cowclip(tf))))() > 100
