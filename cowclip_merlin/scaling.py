@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
@@ -51,8 +52,17 @@ class Hyperparameters(Settings):
         ClipSettings.zeta, "lower bound of a row's norm, per coordinate", at_least=0
     )
     init_std: float = option(1e-2, "standard deviation of the tables' initial values", at_least=0)
-    warmup_epochs: float = option(
-        1.0, "epochs over which the dense learning rate rises from 0", at_least=0
+    warmup_epochs: float | None = option(
+        None,
+        "epochs over which the dense learning rate rises from 0",
+        shown="1 with the rule cowclip, else 0",
+        at_least=0,
+    )
+    clip: str | None = option(
+        None,
+        "what limits gradients: {choices}",
+        shown="cowclip with the rule cowclip, else none",
+        choices=lambda: choices.CLIPS,
     )
     bound: float = option(
         ClipSettings.bound, "threshold of the clips global, field and column", at_least=0
@@ -171,12 +181,12 @@ _BASELINE = Hyperparameters(init_std=1e-4, warmup_epochs=0.0)
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "criteo": Preset(
-            cowclip=Hyperparameters(dense_lr=8e-4),
+            cowclip=Hyperparameters(dense_lr=8e-4, warmup_epochs=1.0),
             baseline=_BASELINE,
             tuned=MappingProxyType({}),
         ),
         "avazu": Preset(
-            cowclip=Hyperparameters(dense_lr=1e-4, r=10.0, zeta=1e-3),
+            cowclip=Hyperparameters(dense_lr=1e-4, r=10.0, zeta=1e-3, warmup_epochs=1.0),
             baseline=_BASELINE,
             tuned=MappingProxyType(
                 {
@@ -191,12 +201,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 
 
 def scale(
-    source: str | Preset | Hyperparameters, *, to: int, rule: str = "cowclip"
+    source: str | Preset | Hyperparameters, *, to: int, rule: str | None = None
 ) -> Hyperparameters:
     """Scale hyper-parameters to batch size `to`.
 
-    The warm-up counts epochs, and the initialization is that of the model, so no rule changes
-    them. `sde` and `invariant` keep these limits:
+    Where `source` does not say a warm-up or a clip, `cowclip` warms up for one epoch and clips,
+    and the other rules do neither. What it says stays: the warm-up counts epochs, and the
+    initialization is that of the model. `sde` and `invariant` keep these limits:
 
     - beta_1 is at least `BETA_1_FLOOR`, or its base value if that is lower.
     - beta_2 is at least beta_1 ** 2, or its base value if that is lower. Otherwise the step of an
@@ -209,16 +220,17 @@ def scale(
     Args:
         source: name of a preset, a preset, or hyper-parameters at their own batch size.
         to: batch size in rows.
-        rule: one of `RULES`.
+        rule: one of `RULES`; by default the paper's "cowclip" for its presets, else "sde".
 
     Raises:
         InputError: if the preset or the rule is unknown, or `to` is not positive or too large.
 
     >>> base = Hyperparameters(batch_size=512, dense_lr=4e-4, l2=1e-4)
     >>> big = scale(base, to=8192, rule="cowclip")
-    >>> big.embedding_lr, big.dense_lr, big.l2
-    (0.0001, 0.0016, 0.0016)
+    >>> big.embedding_lr, big.dense_lr, big.l2, big.warmup_epochs, big.clip
+    (0.0001, 0.0016, 0.0016, 1.0, 'cowclip')
     """
+    rule = rule or ("sde" if isinstance(source, Hyperparameters) else "cowclip")
     one_of("rule", rule, RULES)
     if to < 1:
         raise InputError(f"batch size is {to}; it must be at least 1")
@@ -234,6 +246,11 @@ def scale(
         for k, v in values.items()
     }
     return replace(_multiply(preset.cowclip, to=to, rule=rule), **tuned)
+
+
+def clip_of(rule: str) -> str:
+    """The clip that goes with a rule where the user names none."""
+    return "cowclip" if rule == "cowclip" else "none"
 
 
 def rebase(preset: str | Preset, *, batch_size: int, values: Mapping[str, float]) -> Preset:
@@ -272,8 +289,11 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
     except OverflowError:
         raise InputError(f"batch size {to} is too large; use a smaller one") from None
     beta_1, beta_2 = _betas(base, factors.forgetting)
+    warmup = float(rule == "cowclip") if base.warmup_epochs is None else base.warmup_epochs
     return replace(
         base,
+        warmup_epochs=warmup,
+        clip=base.clip or clip_of(rule),
         batch_size=to,
         embedding_lr=base.embedding_lr * factors.embedding_lr,
         dense_lr=base.dense_lr * factors.dense_lr,

@@ -47,7 +47,9 @@ def test_every_rule_is_its_row_of_the_table(rule, base, batch, lr, l2):
     assert end.l2 == pytest.approx(l2 * penalty)
     assert end.epsilon == pytest.approx(start.epsilon * epsilon)
     assert (end.r, end.zeta) == (pytest.approx(start.r * clip), pytest.approx(start.zeta * clip))
-    assert (end.init_std, end.warmup_epochs) == (start.init_std, start.warmup_epochs)
+    assert end.init_std == start.init_std
+    wanted = (1, "cowclip") if rule == "cowclip" else (0, "none")
+    assert (end.warmup_epochs, end.clip) == wanted
     assert end.batch_size == batch
     if rule not in ADAM_RULES:
         assert (end.beta_1, end.beta_2) == (0.9, 0.999)
@@ -142,7 +144,22 @@ def test_constant_bounds_grow_with_the_square_root(rule):
 
 def test_the_identity_scale():
     h = Hyperparameters(batch_size=512, l2=3e-4)
-    assert all(scale(h, to=512, rule=rule) == h for rule in RULES)
+    for rule in RULES:
+        assert replace(scale(h, to=512, rule=rule), warmup_epochs=None, clip=None) == h
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_a_warm_up_and_a_clip_that_the_user_names_stay(rule):
+    for warmup, clip in ((0.0, "none"), (2.5, "field")):
+        end = scale(Hyperparameters(warmup_epochs=warmup, clip=clip), to=8 * K, rule=rule)
+        assert (end.warmup_epochs, end.clip) == (warmup, clip)
+
+
+def test_the_rule_is_the_papers_for_its_presets_and_sde_for_other_values():
+    base = Hyperparameters(batch_size=512)
+    assert scale(base, to=4096) == scale(base, to=4096, rule="sde")
+    for name, preset in PRESETS.items():
+        assert scale(name, to=4096) == scale(preset, to=4096, rule="cowclip")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +169,7 @@ def test_the_identity_scale():
         (lambda: scale("criteo", to=K, rule="cubic"), "unknown rule 'cubic'"),
         (lambda: scale("criteo", to=0), "batch size is 0"),
         (lambda: Hyperparameters(l2=-1.0), "l2 is -1.0"),
+        (lambda: Hyperparameters(clip="cowclop"), "unknown clip 'cowclop'"),
         (lambda: Hyperparameters(dense_lr=float("nan")), "dense_lr is nan"),
         (lambda: Hyperparameters(batch_size=0), "batch_size is 0"),
         (lambda: Hyperparameters(micro_batches=0), "micro_batches is 0; .*at least 1"),

@@ -33,13 +33,12 @@ def run(args: argparse.Namespace) -> None:
     for name in ROWS:
         cells = [
             "-"
-            if name in CLIP_HYPERPARAMETERS and rule != "cowclip"
+            if name in CLIP_HYPERPARAMETERS and values.clip != "cowclip"
             else f"{getattr(values, name):.6g}"
-            for rule, values in columns.items()
+            for values in columns.values()
         ]
         print(_line(name, cells))
-    clips = ["cowclip" if rule == "cowclip" else "none" for rule in rules]
-    print(_line("clip", clips))
+    print(_line("clip", [values.clip for values in columns.values()]))
 
 
 def _line(head: str, cells: list[str]) -> str:

@@ -138,14 +138,20 @@ class CowClip(WrappingOptimizer):
 
     @classmethod
     def of(
-        cls, values: Hyperparameters, *, steps_per_epoch: int | None = None, **arguments: Any
+        cls,
+        values: Hyperparameters,
+        *,
+        steps_per_epoch: int | None = None,
+        clip: str | None = None,
+        **arguments: Any,
     ) -> CowClip:
         """Build a CowClip with Adam from all of these hyper-parameters but `init_std`.
 
         Args:
             values: such as `scale` returns.
             steps_per_epoch: converts the warm-up to steps; only without warm-up it may be missing.
-            **arguments: other arguments of `CowClip`, such as `update` and `clip`.
+            clip: in place of that of `values`. Without either, there is none.
+            **arguments: other arguments of `CowClip`, such as `update`.
 
         Raises:
             InputError: if there is a warm-up, but no number of steps or too many.
@@ -157,6 +163,7 @@ class CowClip(WrappingOptimizer):
         """
         adams = adams_of(values, steps_per_epoch)
         usual = {"l2": values.l2, "micro_batches": values.micro_batches}
+        usual["clip"] = clip or values.clip or "none"
         return cls(*adams, **usual, **asdict(values.clip_settings), **arguments)
 
     def _make_update(self, config: Config) -> Update:

@@ -204,11 +204,10 @@ def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:
     Raises:
         InputError: if the warm-up takes 2**31 steps or more.
     """
-    if values.warmup_epochs * steps_per_epoch >= 2**31:
-        raise InputError(
-            f"warmup_epochs is {values.warmup_epochs:g}, which is too long; use a smaller one"
-        )
-    return round(values.warmup_epochs * steps_per_epoch)
+    epochs = values.warmup_epochs or 0
+    if epochs * steps_per_epoch >= 2**31:
+        raise InputError(f"warmup_epochs is {epochs:g}, which is too long; use a smaller one")
+    return round(epochs * steps_per_epoch)
 
 
 def warmup_schedule(rate: float, steps: int) -> float | LearningRateSchedule:

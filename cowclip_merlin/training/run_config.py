@@ -51,7 +51,7 @@ class RunConfig:
         return {
             "format_version": FORMAT_VERSION,
             "settings": self.settings.as_dict(),
-            "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
+            "hyperparameters": asdict(self.values),
             "data_fingerprint": self.fingerprint,
             "data_vocabulary": self.vocabulary,
             "data_path": self.data,
@@ -117,8 +117,7 @@ def _parse(config: JsonObject) -> dict[str, Any]:
         TypeError: if a value is missing or has the wrong type.
         ValueError: if a value is unknown or out of range.
     """
-    values = dict(config["hyperparameters"])
-    values.pop("clip")
+    values = config["hyperparameters"]
     names = [each.name for each in fields(_Data) if each.name in config]
     of_data = {name: config[name] for name in names}
     data = dataclass_from_json(_Data, of_data, added=_ADDED_DATA)

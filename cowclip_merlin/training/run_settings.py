@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of, parse_class_weights, parse_files
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.scaling import (
+    ADAM_RULES,
+    PRESETS,
+    RULES,
+    Hyperparameters,
+    clip_of,
+    rebase,
+    scale,
+)
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.targets import Target, check_esmm, only_clicks
 from cowclip_merlin.types import Json, JsonObject
 
-_BY_RULE = ("batch_size", "micro_batches")
-OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _BY_RULE)
+_NOT_RATES = ("batch_size", "micro_batches", "clip")
+OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _NOT_RATES)
 """Hyper-parameters that a user may set at the base batch size."""
 
 ADAMS = ("beta_1", "beta_2", "epsilon")
@@ -323,7 +331,7 @@ class RunSettings(Settings):
     @property
     def effective_clip(self) -> str:
         """The clip that the run uses: `clip`, or the default of its rule."""
-        return self.clip or ("cowclip" if self.rule == "cowclip" else "none")
+        return self.clip or clip_of(self.rule)
 
     def unused_overrides(self) -> dict[str, tuple[str, ...]]:
         """Map each override that the run's clip does not use to the clips that do.
@@ -340,7 +348,8 @@ class RunSettings(Settings):
         """Return the scaled values for data of this kind ("criteo", "avazu", "table")."""
         name = self.preset or (kind if kind in PRESETS else "criteo")
         preset = rebase(name, batch_size=self.base_batch_size, values=self.overrides)
-        return scale(preset, to=self.batch_size, rule=self.rule)
+        scaled = scale(preset, to=self.batch_size, rule=self.rule)
+        return replace(scaled, clip=self.effective_clip)
 
     def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
