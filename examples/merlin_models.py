@@ -110,7 +110,7 @@ def train(model: KerasModel, rows: Dataset, settings: Settings) -> None:
     loader = mm.Loader(rows, batch_size=settings.batch_size)
     # CowClip, in two lines:
     at = cc.scale(base, to=settings.batch_size)
-    optimizer = cc.CowClip.of(at, steps_per_epoch=len(loader))
+    optimizer = cc.CowClip.of(at)
     model.compile(optimizer, loss="binary_crossentropy")
     model.fit(loader, epochs=settings.epochs, verbose=0)
 

@@ -1,11 +1,17 @@
 """The code on the pages runs, and command lines mean something.
 
 A block under `<!-- not run by the tests: REASON -->` is compiled, or parsed, but not run.
+
+`print(NUMBER)  # about 0.79` claims a number, which must come within `TOLERANCE`. So a block that
+calls `fit` says what the reader will see. Runs on a table must learn: the log has a taste for
+each user and item.
 """
 
 import re
 import shutil
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from commands import MOST, check, lines, run
@@ -16,8 +22,14 @@ from sybil.parsers.markdown import CodeBlockParser
 from sybil.region import Lexeme
 from tiny_logs import write_logs
 
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.workflows import PreparedData
+
 MARK = re.compile(r"<!-- not run by the tests: \S.+? -->\s*\Z")
 BATCH = re.compile(r"((?:RunSettings|settings_for)\([^)]*\bbatch_size=)\d+")
+CLAIM = re.compile(r"^print\((.+)\)  # about ([\d.]+)$", re.MULTILINE)
+TOLERANCE = 0.015  # of an AUC: three seeds differ by less
+LEAST = 0.8  # of an AUC, where 0.5 is a guess
 BY_HAND = re.compile(r"^\$?\s*(cowclip|\$run|python|make|pip|docker) ", re.MULTILINE)
 
 
@@ -28,10 +40,16 @@ def is_run(example):
 def python(example):
     if is_run(example):
         small = BATCH.sub(rf"\g<1>{MOST['--batch-size']}", example.parsed)
+        small = CLAIM.sub(r"_check_claim(\1, \2)", small)
+        example.namespace["_check_claim"] = check_claim
         example.parsed = Lexeme(small, example.parsed.offset, example.parsed.line_offset)
         PythonEvaluator()(example)
     else:
         compile(example.parsed, example.path, "exec")
+
+
+def check_claim(value, claimed):
+    assert abs(value - claimed) < TOLERANCE, f"{value}, but the page says {claimed}"
 
 
 def bash(example):
@@ -59,6 +77,45 @@ def test_the_code_of_a_page_runs(page, data, log, tmp_path, monkeypatch):
         shutil.copytree(data, "DATA")
     for example in examples:
         example.evaluate()
+    for metrics in Path().glob("*/metrics.csv"):
+        folder = PreparedData.load(RunConfig.load(metrics.parent).data)
+        if folder.kind == "table":
+            assert pd.read_csv(metrics).filter(regex="_auc$").iloc[-1].max() > LEAST, metrics
+
+
+def trainings(page):
+    """The blocks of Python on the page that the tests run, and that train with Keras's `fit`."""
+    document = Document.parse(str(page), CodeBlockParser("python", python))
+    found = [example for example in document.examples() if is_run(example)]
+    return [str(x.parsed) for x in found if re.search(r"^(\w+ = )?model\.fit\(", x.parsed, re.M)]
+
+
+def test_every_training_says_what_the_reader_will_see():
+    blocks = [block for page in PAGES for block in trainings(page)]
+    assert len(blocks) == 3
+    assert all(CLAIM.search(block) for block in blocks), blocks
+
+
+def test_a_wrong_claim_is_noticed():
+    check_claim(0.784, 0.79)
+    with pytest.raises(AssertionError, match=r"0\.497.*0\.79"):
+        check_claim(0.497, 0.79)
+
+
+@pytest.mark.system
+@pytest.mark.thorough
+@pytest.mark.parametrize(("batch", "low", "high"), [(1024, 0.79, 0.81), (8192, 0.62, 0.69)])
+def test_adam_alone_does_on_the_readmes_clicks_what_it_says(batch, low, high):
+    """What the large batch is compared with."""
+    (block,) = trainings(ROOT / "README.md")
+    block, optimizers = re.subn(
+        r"cc\.CowClip\.of\(.*\)  #", "keras.optimizers.legacy.Adam(1e-3)  #", block
+    )
+    block, batches = re.subn("batch_size=8192", f"batch_size={batch}", block)
+    assert (optimizers, batches) == (1, 1)
+    names = {}
+    exec(block, names)
+    assert low < names["fitted"].history["val_auc"][-1] < high
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=name)

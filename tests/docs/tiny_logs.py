@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import random
 import shutil
 from pathlib import Path
@@ -21,7 +22,7 @@ def write_logs(criteo: Path) -> None:
     write_avazu(Path("train"), rows=300)
     with gzip.open("train.gz", "wb") as file:
         file.write(Path("train").read_bytes())
-    write_table(Path("log.csv"), rows=400)
+    write_table(Path("log.csv"), rows=3000)
     write_movielens(Path("ml-100k"), ratings=300)
 
 
@@ -36,11 +37,14 @@ def write_avazu(file: Path, *, rows: int) -> None:
 
 
 def write_table(file: Path, *, rows: int) -> None:
+    """Users and items have tastes, so that a model has something to learn."""
     draw = random.Random(2)
-    lines = [
-        f"{draw.randrange(2)},u{draw.randrange(30)},i{draw.randrange(9)},{draw.randrange(18, 90)}"
-        for _ in range(rows)
-    ]
+    of_user, of_item = ([draw.gauss(0, 2) for _ in range(n)] for n in (30, 9))
+    lines = []
+    for _ in range(rows):
+        user, item, age = draw.randrange(30), draw.randrange(9), draw.randrange(18, 90)
+        clicked = draw.random() < 1 / (1 + math.exp(-of_user[user] - of_item[item]))
+        lines.append(f"{int(clicked)},u{user},i{item},{age}")
     file.write_text("\n".join(["y,user,item,age", *lines]) + "\n", encoding="utf-8")
 
 
