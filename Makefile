@@ -54,7 +54,7 @@ format: venv ## fix rules and format with ruff, where it can
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
-smoke: venv ## prepare, train all four models for 20 steps, save and load
+smoke: venv ## prepare, train all five models for 20 steps, save and load
 	@$(PYTHON) tests/smoke.py
 
 gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...

@@ -97,8 +97,11 @@ install() { # compiled below, on all cores
 install "setuptools<81" wheel
 install --no-deps -r "$file"
 if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
-# Models in Triton run without this project.
-if [ "$line" != triton ]; then install --no-deps --no-build-isolation -e "$root"; fi
+# Models in Triton run without this project. Of Python 3.12, pyproject.toml refuses only what pip
+# would resolve.
+if [ "$line" != triton ]; then
+    install --no-deps --no-build-isolation --ignore-requires-python -e "$root"
+fi
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, each process would compile TensorFlow anew:
 # 19 s instead of 5 to import it. Templates of packages that are no valid Python are passed over.
 # Elsewhere an environment of a given version, as for one smoke run, is compiled as it is imported.

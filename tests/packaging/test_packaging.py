@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -204,6 +205,22 @@ def test_pins_meet_what_pyproject_asks_for(path):
     for requirement in wanted:
         if requirement.name not in apart[line]:
             assert versions[requirement.name] in requirement.specifier, requirement
+
+
+def test_pip_fetches_nothing_for_a_python_without_pandas_1_5():
+    """Older versions of pip ask for the dependencies first, and read requires-python after them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(r) for r in project["dependencies"] + extras["cpu"] + extras["gpu"]]
+    for minor in ("3.12", "3.13"):
+        assert minor not in SpecifierSet(project["requires-python"])
+        assert not [r for r in wanted if r.marker.evaluate({"python_version": minor})]
+    for minor in ("3.10", "3.11"):
+        assert minor in SpecifierSet(project["requires-python"])
+        assert all(r.marker.evaluate({"python_version": minor}) for r in wanted)
+    # With the RAPIDS pins, Python 3.12 works: these install the project without its dependencies.
+    for name in ("requirements/make_venv.sh", "containers/Dockerfile.cuda12"):
+        assert "--no-build-isolation --ignore-requires-python" in (ROOT / name).read_text()
 
 
 @pytest.mark.parametrize("path", TOOLS, ids=lambda p: p.name)
