@@ -106,7 +106,7 @@ MODELS = MappingProxyType({"DLRM": dlrm, "DCN": dcn})
 def train(model: KerasModel, rows: Dataset, settings: Settings) -> None:
     """Train a Merlin model with CowClip on a Merlin Dataset."""
     mm = compat.merlin_models()
-    base = cc.Hyperparameters(batch_size=1024, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
+    base = cc.Hyperparameters(batch_size=256, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
     loader = mm.Loader(rows, batch_size=settings.batch_size)
     # CowClip, in two lines:
     at = cc.scale(base, to=settings.batch_size)
@@ -167,6 +167,7 @@ def run(out: Path, settings: Settings, *, ensemble: bool) -> Mapping[str, float]
         loaded = mm.Model.load(str(out / name))
         check_equal(f"{name}, loaded", predict(loaded, test_rows, settings.batch_size), expected)
         if ensemble:
+            # Its own: NVTabular unpickles, so a workflow from somebody else could run any code.
             fitted = nvt.Workflow.load(str(out / "workflow"))
             check_equal(f"{name}, ensemble", score_raw_rows(fitted, loaded, test), expected)
         aucs[name] = cc.roc_auc(test[LABEL].to_numpy(), expected)

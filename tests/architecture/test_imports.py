@@ -128,3 +128,38 @@ def test_no_folder_holds_more_than_about_a_dozen_files():
     counts = Counter(file.parent for file in files if file.suffix in suffixes)
     crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items()}
     assert {folder: count for folder, count in crowded.items() if count > 14} == {}
+
+
+UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+
+
+def unpickles(code):
+    """What in the code can run a file that it reads: such imports, and NVTabular's loader."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] in UNPICKLING)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNPICKLING:
+            yield node.module
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).endswith("Workflow.load"):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            yield "allow_pickle"
+
+
+def test_nothing_unpickles():
+    """A prepared folder, a run or a repository from somebody else is safe to open."""
+    found = {file.name: list(unpickles(file.read_text())) for file in modules().values()}
+    assert not any(found.values()), {name: each for name, each in found.items() if each}
+    code = "import pickle\nfrom joblib import load\nnvt.Workflow.load(x)\nf(allow_pickle=True)"
+    assert len([*unpickles(code)]) == 4
+
+
+def test_examples_load_no_workflow_but_their_own():
+    loading = [p for p in (ROOT / "examples").rglob("*.py") if [*unpickles(p.read_text())]]
+    assert [p.name for p in loading] == ["merlin_models.py"]
+    assert 'Workflow.load(str(out / "workflow"))' in loading[0].read_text()
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "containers/README.md"]
+    blocks = [
+        b for p in pages for b in re.findall("^```python\n(.*?)^```", p.read_text(), re.M | re.S)
+    ]
+    assert blocks and not [b for b in blocks if [*unpickles(b)]]
