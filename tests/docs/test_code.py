@@ -3,10 +3,10 @@
 A block under `<!-- not run by the tests: REASON -->` is compiled, or parsed, but not run.
 
 `print(NUMBER)  # about 0.79` claims a number, which must come within `TOLERANCE`. So a block that
-calls `fit` says what the reader will see. Runs on a table must learn: the log has a taste for
-each user and item.
+calls `fit` says what the reader will see. Runs on log.csv must learn: it has tastes for that.
 """
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -22,7 +22,6 @@ from sybil.parsers.markdown import CodeBlockParser
 from sybil.region import Lexeme
 from tiny_logs import write_logs
 
-from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
 MARK = re.compile(r"<!-- not run by the tests: \S.+? -->\s*\Z")
@@ -78,8 +77,8 @@ def test_the_code_of_a_page_runs(page, data, log, tmp_path, monkeypatch):
     for example in examples:
         example.evaluate()
     for metrics in Path().glob("*/metrics.csv"):
-        folder = PreparedData.load(RunConfig.load(metrics.parent).data)
-        if folder.kind == "table":
+        data = json.loads(metrics.with_name("config.json").read_text()).get("data_path")
+        if data and PreparedData.load(data).label == "y":  # of log.csv
             assert pd.read_csv(metrics).filter(regex="_auc$").iloc[-1].max() > LEAST, metrics
 
 
