@@ -92,7 +92,7 @@ def load_model(path: str) -> KerasModel:
 
     for module in ("models", "optimizer"):  # importing them registers their classes with Keras
         importlib.import_module(f"{__name__}.{module}")
-    return compat.tensorflow().keras.models.load_model(path)
+    return compat.tensorflow().keras.models.load_model(str(compat.literal_path(path)))
 
 
 def __getattr__(name: str) -> Any:

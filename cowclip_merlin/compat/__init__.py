@@ -26,6 +26,7 @@ from cowclip_merlin.compat.keras import (
     tensorflow,
     xplane,
 )
+from cowclip_merlin.compat.literal_paths import literal_path
 from cowclip_merlin.compat.merlin import (
     merlin_models,
     merlin_schema,
@@ -44,6 +45,7 @@ __all__ = [
     "in_xla",
     "keep_state_in_models",
     "legacy_optimizer",
+    "literal_path",
     "merlin_models",
     "merlin_schema",
     "numpy_memory_can_be_shared",

@@ -18,6 +18,7 @@ from cowclip_merlin.compat.empty_lists import know_types_of_empty_lists
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.import_hooks import AfterImport, WhileImporting, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
+from cowclip_merlin.compat.literal_paths import literal_path
 from cowclip_merlin.compat.rapids import rapids_hooks
 from cowclip_merlin.errors import StackError
 from cowclip_merlin.types import JsonObject, KerasModel, Layer
@@ -207,7 +208,7 @@ def save_by_keras(
     model: KerasModel, export_path: str | os.PathLike[str], *args: Any, **kwargs: Any
 ) -> None:
     """Save a Merlin model with arguments that Keras's `save` has and Merlin's does not."""
-    mm = merlin_models()
+    mm, export_path = merlin_models(), str(literal_path(export_path))
     base = sys.modules[mm.Model.__module__]
     # Merlin loads the saved model, and Keras warns that it is not compiled. TensorFlow 2.12 warns
     # that names in a signature become lowercase.

@@ -70,10 +70,12 @@ class Checkpoints:
         self.skipped: list[str] = []  # `restore` adds a message for each damaged checkpoint
         self.saved: str | None = None
         self._manager = None
+        self._own = own = self._shards.own_folder if self._shards else folder
         if optimizer is not None and (rank == 0 or self._shards):
-            own = self._shards.own_folder if self._shards else folder
             _repair_checkpoint_list(own)
-            self._manager = tf.train.CheckpointManager(self._checkpoint, str(own), keep)
+            own.mkdir(parents=True, exist_ok=True)
+            directory = str(compat.literal_path(own))
+            self._manager = tf.train.CheckpointManager(self._checkpoint, directory, keep)
 
     def save(self) -> None:
         """Write a checkpoint; an interrupted write keeps the previous one.
@@ -87,11 +89,14 @@ class Checkpoints:
         first = self._workers is None or self._workers.is_first
         with translate_write_errors(self._folder):
             if not first and self._manager:
-                self.saved = self._manager.save()
+                self.saved = self._save()
             wait_for_all(self._workers)
             if first:
-                self.saved = self._manager.save()
+                self.saved = self._save()
         wait_for_all(self._workers)
+
+    def _save(self) -> str:
+        return str(self._own / Path(self._manager.save()).name)
 
     def restore(self) -> str:
         """Restore the last undamaged checkpoint; return its path.
@@ -128,6 +133,7 @@ class Checkpoints:
         return None
 
     def _restore(self, path: str) -> None:
+        path = str(compat.literal_path(path))
         self._check_shapes(path)
         status = self._checkpoint.restore(path)
         status.assert_existing_objects_matched()
@@ -164,15 +170,16 @@ def _repair_checkpoint_list(folder: Path) -> None:
     if not found:
         return
     try:
-        state = tf.train.get_checkpoint_state(str(folder))
+        state = tf.train.get_checkpoint_state(str(compat.literal_path(folder)))
         known = [] if state is None else state.all_model_checkpoint_paths
     except (ValueError, tf.errors.OpError):
         known = []
     if {Path(path).name for path in known} != {Path(path).name for path in found}:
+        names = [str(compat.literal_path(path)) for path in found]
         tf.compat.v1.train.update_checkpoint_state(
-            str(folder),
-            found[0],
-            all_model_checkpoint_paths=found[::-1],
+            str(compat.literal_path(folder)),
+            names[0],
+            all_model_checkpoint_paths=names[::-1],
             # Without times, TensorFlow would never delete these checkpoints.
             all_model_checkpoint_timestamps=[_write_time(path) for path in found[::-1]],
             last_preserved_timestamp=0.0,

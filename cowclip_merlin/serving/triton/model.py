@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +55,10 @@ class TritonPythonModel:
         self._categorical, self._continuous = (columns[kind] for kind in KINDS)
         self._lists, self._most_rows = columns.get("lists", []), columns.get("max_batch_size")
         self._vectors, self._outputs = columns.get("vectors", {}), columns["outputs"]
-        self._model = tf.saved_model.load(str(here / "model.savedmodel"))  # keeps variables alive
+        with TemporaryDirectory() as folder:  # TensorFlow takes [, * and ? in a path for a pattern
+            link = Path(folder) / "model.savedmodel"
+            link.symlink_to(here / link.name)
+            self._model = tf.saved_model.load(str(link))  # keeps variables alive
         self._score = self._model.signatures["serving_default"]
         # The first call is slow.
         one_row = (np.full((1, len(self._categorical)), ""), np.zeros((1, len(self._continuous))))

@@ -67,9 +67,8 @@ def export_repository(
         with translate_write_errors(Path(out)):
             served = RawValueModel(model, prepared)
             signatures = {"serving_default": served.serve}
-            compat.tensorflow().saved_model.save(
-                served, str(version / "model.savedmodel"), signatures=signatures
-            )
+            saved = str(compat.literal_path(version / "model.savedmodel"))
+            compat.tensorflow().saved_model.save(served, saved, signatures=signatures)
         columns = _columns_of(prepared)
         most = {"max_batch_size": settings.max_batch_size} if "lists" in columns else {}
         write_json(version / "columns.json", columns | most)

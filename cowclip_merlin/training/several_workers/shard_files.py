@@ -67,8 +67,8 @@ class ShardFiles:
         Raises:
             InputError: a part is missing.
         """
-        name, load = Path(path).name, compat.tensorflow().train.load_checkpoint
-        size = int(load(path).get_tensor(COUNT_KEY))
+        name = Path(path).name
+        size = int(_load(path).get_tensor(COUNT_KEY))
         parts = [self._folder_of(rank, size) / name for rank in range(size)]
         for part in parts:
             if not part.with_name(f"{name}.index").exists():
@@ -80,7 +80,7 @@ class ShardFiles:
             yield str(parts[self._rank])
             return
         with TemporaryDirectory() as folder:
-            yield self._merge([load(str(part)) for part in parts], f"{folder}/{name}")
+            yield self._merge([_load(part) for part in parts], f"{folder}/{name}")
 
     def _merge(self, parts: Sequence[_Reader], target: str) -> str:
         """Write a checkpoint with this worker's rows of all parts."""
@@ -101,6 +101,10 @@ class ShardFiles:
     @property
     def _place(self) -> tuple[int, int]:
         return self._rank, self._size
+
+
+def _load(path: str | Path) -> _Reader:
+    return compat.tensorflow().train.load_checkpoint(str(compat.literal_path(path)))
 
 
 def merged_rows(parts: Iterator[Array], count: int, place: tuple[int, int]) -> Array:

@@ -7,6 +7,7 @@ the last checkpoint is damaged.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -119,7 +120,7 @@ class EarlyStopping:
         target = folder / saved.parent.relative_to(folder.parent)
         target.mkdir(parents=True, exist_ok=True)
         # The index comes last: without it, there is no checkpoint.
-        for file in sorted(saved.parent.glob(f"{saved.name}.*")):
+        for file in sorted(saved.parent.glob(f"{glob.escape(saved.name)}.*")):
             _copy(file, target / f"ckpt-{epoch}{file.suffix}")
 
 
