@@ -13,6 +13,7 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
+from cowclip_merlin.batch import Batch
 from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import CTRModel, logits
@@ -25,7 +26,6 @@ from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Gradient, KerasOptimizer, Tensor, Variable
 
 if TYPE_CHECKING:
-    from cowclip_merlin.batch import Batch
     from cowclip_merlin.kernels.interface import UniqueRows
     from cowclip_merlin.loading import Data
     from cowclip_merlin.loading.row_order import PackedBatch
@@ -164,7 +164,9 @@ def _gradients(
         tape.watch(tables)
         targets = model.blocks[0].columns.targets
         z = logits(model, inputs, training=True)
-        losses = losses_of(targets)(label, z[:, 0] if only_clicks(targets) else z)
+        z = z[:, 0] if only_clicks(targets) else z
+        offsets = inputs.offsets if isinstance(inputs, Batch) else None
+        losses = losses_of(targets)(label, z if offsets is None else z - offsets)
         if weights is None:
             loss = tf.reduce_mean(losses)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.loading.cache import open_columns
-from cowclip_merlin.loading.class_weights import class_weights_of, total_weight
+from cowclip_merlin.loading.class_weights import added_log_odds, class_weights_of, total_weight
 from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.columns import read_columns
 from cowclip_merlin.loading.device_data import DeviceData
@@ -30,6 +30,7 @@ __all__ = [
     "Ids",
     "LoadedData",
     "StreamedData",
+    "added_log_odds",
     "batches",
     "class_weights_of",
     "load_split_to_device",

@@ -1,7 +1,13 @@
-"""Weights of the two labels in the loss, as `class_weight` of Keras and scikit-learn."""
+"""Weights of the two labels in the loss, as `class_weight` of Keras and scikit-learn.
+
+A model that is trained with weights w0 and w1 of the labels finds the log odds of a click plus
+log(w1 / w0). So a step adds this number to the logits before it computes the loss. Then the model's
+own logits, and all that is served and exported, are those of the click rate.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
@@ -60,11 +66,26 @@ def total_weight(columns: ColumnArrays) -> float:
     return sum(w * s for w, s in zip(columns.class_weights, label_weights(columns)))
 
 
+def added_log_odds(weights: ClassWeights) -> float:
+    """Return what weights of the labels add to the log odds; 0 if a label does not count at all.
+
+    >>> added_log_odds((0.5, 1.0)) == math.log(2), added_log_odds((0.0, 1.0))
+    (True, 0.0)
+    """
+    return math.log(weights[1] / weights[0]) if all(weights) else 0.0
+
+
 def weighted_by_class(batch: Batch, weights: ClassWeights | None) -> Batch:
-    """Return a batch of tensors whose row weights are multiplied by those of the labels."""
+    """Return a batch of tensors with weights and offsets by the labels.
+
+    The weights of the rows are multiplied by those of the labels.
+    """
     if weights is None:
         return batch
     tf = compat.tensorflow()
     negative, positive = (tf.constant(weight, tf.float32) for weight in weights)
     of_labels = tf.where(batch.labels > 0.5, positive, negative)
-    return batch._replace(weights=of_labels if batch.weights is None else batch.weights * of_labels)
+    return batch._replace(
+        weights=of_labels if batch.weights is None else batch.weights * of_labels,
+        offsets=tf.fill(tf.shape(of_labels), tf.constant(-added_log_odds(weights), tf.float32)),
+    )

@@ -14,6 +14,7 @@ from cowclip_merlin.addresses import origin
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
+    added_log_odds,
     class_weights_of,
     megabytes_to_bytes,
     open_train_and_test,
@@ -192,6 +193,8 @@ def _train(
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
         model = build_model(settings, values, prepared)
+        if weights := columns["train"].class_weights:  # the first scores in the loss stay
+            model.blocks[0].logit.bias.assign_sub([added_log_odds(weights)])
         set_pretrained_rows(model, pretrained)
         for rows in pretrained:
             log.info("%s", rows)
@@ -246,6 +249,8 @@ def _log_settings(
     )
     if weights := columns["train"].class_weights:
         log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
+        if not all(weights):
+            log.warning("scores are no click rates: one label has the weight 0 in the loss")
     if not only_clicks(prepared.targets):
         log.info("%s", _target_words(prepared, settings, columns["train"]))
     last = rows["train"] - (steps - 1) * settings.batch_size

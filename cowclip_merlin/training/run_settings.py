@@ -165,7 +165,7 @@ class RunSettings(Settings):
     class_weight: str | None = option(
         None,
         "weights of the labels in the loss of training, times those of prepare --weight: balanced, "
-        "or such as 0:1,1:10",
+        "or such as 0:1,1:10; scores stay click rates",
         metavar="WEIGHTS",
         added=True,
     )

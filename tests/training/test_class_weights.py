@@ -1,5 +1,6 @@
 """Weights of the labels in the loss, against rows that occur several times."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_step import check_that_two_workers_equal_one, gradients
 
-from cowclip_merlin import metrics
+import cowclip_merlin as cc
+from cowclip_merlin import compat, metrics
 from cowclip_merlin.checks import parse_class_weights
 from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, open_columns
-from cowclip_merlin.loading.class_weights import class_weights_of, total_weight
+from cowclip_merlin.loading import (
+    ColumnArrays,
+    DeviceData,
+    StreamedData,
+    open_columns,
+    read_columns,
+)
+from cowclip_merlin.loading.class_weights import added_log_odds, class_weights_of, total_weight
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training import (
+    RunSettings,
+    evaluate_run,
+    export_run,
+    load_run,
+    train,
+)
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
@@ -92,12 +106,22 @@ def test_rows_that_all_weigh_nothing_are_refused():
     assert class_weights_of("1:0", rows_of([0, 1])) == (1, 0)
 
 
+@contextmanager
+def starting_at(model, weights):
+    """A model whose first scores in the loss are those without weights."""
+    bias, shift = model.blocks[0].logit.bias, [added_log_odds(weights)]
+    bias.assign_sub(shift)
+    yield
+    bias.assign_add(shift)
+
+
 @pytest.mark.parametrize("kind", [DeviceData, StreamedData])
 def test_a_label_of_weight_3_is_its_rows_three_times(model, columns, kind):
     rows = np.arange(60)
     positive = rows[columns.label[:60] == 1]
     weighted = replace(columns, class_weights=(1.0, 3.0))
-    once, loss = gradients(model, weighted, rows, kind)
+    with starting_at(model, (1.0, 3.0)):
+        once, loss = gradients(model, weighted, rows, kind)
     thrice, other = gradients(model, columns, [*rows, *positive, *positive], kind)
     assert loss == pytest.approx(other, rel=1e-6)
     for a, b in zip(once, thrice):
@@ -107,13 +131,13 @@ def test_a_label_of_weight_3_is_its_rows_three_times(model, columns, kind):
 def test_class_weights_multiply_the_weights_of_rows(model, columns):
     weight = (np.arange(len(columns)) % 4 / 2).astype("f4")
     product = np.where(columns.label == 1, 3 * weight, weight).astype("f4")
-    found, loss = gradients(
-        model, replace(columns, weight=weight, class_weights=(1.0, 3.0)), np.arange(60)
-    )
+    both = replace(columns, weight=weight, class_weights=(1.0, 3.0))
+    with starting_at(model, (1.0, 3.0)):
+        found, loss = gradients(model, both, np.arange(60))
     expected, other = gradients(model, replace(columns, weight=product), np.arange(60))
-    assert loss == other
+    assert loss == pytest.approx(other, rel=1e-6)
     for a, b in zip(found, expected):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_workers_share_the_weighted_mean(model, columns, monkeypatch):
@@ -131,8 +155,10 @@ def test_diagnostics_see_the_weighted_gradient(folder, columns):
     product = np.where(columns.label == 1, 3, 1).astype("f4")
     by_class = DeviceData(replace(columns, class_weights=(1.0, 3.0)))
     by_row = DeviceData(replace(columns, weight=product))
-    found, expected = (make_probe(model, optimizer, x)(np.arange(40)) for x in (by_class, by_row))
-    np.testing.assert_array_equal(found.g_norm, expected.g_norm)
+    with starting_at(model, (1.0, 3.0)):
+        found = make_probe(model, optimizer, by_class)(np.arange(40))
+    expected = make_probe(model, optimizer, by_row)(np.arange(40))
+    np.testing.assert_allclose(found.g_norm, expected.g_norm, rtol=1e-5, atol=1e-9)
 
 
 def run(folder, out, data="DATA", **more):
@@ -140,22 +166,48 @@ def run(folder, out, data="DATA", **more):
 
 
 @pytest.mark.runs
-def test_metrics_do_not_use_class_weights(folder):
-    """As Keras: `class_weight` is part of the training loss only."""
-    fast = {"overrides": {"dense_lr": 0.1, "warmup_epochs": 0.0}}
+def test_scores_are_click_rates(folder):
+    """As without weights, at every door: the loss has the log of their ratio added."""
+    fast = {"overrides": {"dense_lr": 0.02, "warmup_epochs": 0.0}, "epochs": 2}
     plain, weighted = (
         run(folder, "plain", **fast),
-        run(folder, "weighted", class_weight="1:5", **fast),
+        run(folder, "weighted", class_weight="1:15", **fast),
     )
-    evaluate_run(folder / "weighted", folder / "DATA", predictions=folder / "p.parquet")
-    scored = pd.read_parquet(folder / "p.parquet")
+    scores = folder / "p.parquet"
+    found = evaluate_run(folder / "weighted", folder / "DATA", predictions=scores, overwrite=True)
+    scored = pd.read_parquet(scores)
     assert weighted["test_log_loss"] == metrics.log_loss(scored.label, scored.probability)
-    assert weighted["test_calibration"] > 1.3 * plain["test_calibration"]
-    assert 0 < weighted["train_loss"] < 1
-    assert RunConfig.load(folder / "weighted").settings.class_weight == "1:5"
+    assert found.calibration == weighted["test_calibration"] < 1.5 * plain["test_calibration"]
+    assert 0 < weighted["train_loss"] < 9
+    rate = pd.read_csv(folder / "log.csv").y.mean()  # with scores of the weighted rows 0.83
+    assert rate / 1.5 < cc.score(folder / "weighted", folder / "log.csv").mean() < 1.5 * rate
+    served = load_run(folder / "weighted", folder / "DATA")
+    export_run(folder / "weighted", folder / "DATA", out=folder / "MODEL")
+    rows = read_columns(PreparedData.load(folder / "DATA"), "test")
+    inputs = {"user": rows.ids[:, 0].astype("i8"), "age": rows.continuous[:, 0]}
+    values = served.predict(inputs, verbose=0, batch_size=len(rows))[:, 0]
+    np.testing.assert_allclose(values, scored.probability, atol=1e-6)
+    exported = compat.tensorflow().saved_model.load(str(folder / "MODEL"))
+    answer = exported.signatures["serving_default"](**inputs)["probability"]
+    np.testing.assert_allclose(answer, scored.probability, atol=1e-6)
+    assert RunConfig.load(folder / "weighted").settings.class_weight == "1:15"
     balanced = run(folder, "balanced", "WEIGHTED", class_weight="balanced", update="exact")
     assert 0 < balanced["test_auc"] < 1
     assert "class weights in the loss: " in (folder / "balanced" / "train.log").read_text()
+    train(
+        folder / "DATA",
+        replace(RUN, class_weight="1:15"),
+        out=folder / "on",
+        warm_start=folder / "weighted",
+    )
+    found = evaluate_run(folder / "on", folder / "DATA")
+    assert found.calibration < 1.5 * plain["test_calibration"]
+
+
+@pytest.mark.runs
+def test_a_label_without_weight_is_told(folder):
+    run(folder, "one", class_weight="0:0")
+    assert "scores are no click rates" in (folder / "one" / "train.log").read_text()
 
 
 @pytest.mark.runs
