@@ -7,14 +7,21 @@ squared error if it is a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
+
+Scales: TypeAlias = "Mapping[str, Sequence[float]]"
+"""Label that is a number -> mean and spread (standard deviation) of the training rows.
+
+A model computes numbers in units of their spread, so that no loss drowns the others. What it
+returns are the numbers themselves. Without an entry, these are 0 and 1.
+"""
 
 
 class Target(NamedTuple):
@@ -37,6 +44,16 @@ def targets_of(labels: Sequence[str], regression: Sequence[str]) -> tuple[Target
     Target(name='seconds', regression=True)
     """
     return tuple(Target(name, name in regression) for name in labels)
+
+
+def means_and_spreads(targets: Sequence[Target], scales: Scales) -> tuple[list[float], list[float]]:
+    """Return the mean and the spread of each target; 0 and 1 for a label of 0 and 1.
+
+    >>> means_and_spreads(targets_of(["click", "sec"], ["sec"]), {"sec": (60.0, 45.0)})
+    ([0.0, 60.0], [1.0, 45.0])
+    """
+    found = [scales.get(name, (0.0, 1.0)) for name, _ in targets]
+    return [mean for mean, _ in found], [spread for _, spread in found]
 
 
 def only_clicks(targets: Sequence[Target]) -> bool:

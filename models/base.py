@@ -26,6 +26,7 @@ from cowclip_merlin.models.multi_task.layers import (
 from cowclip_merlin.models.multi_task.outputs import outputs_of
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.optimizer.batch_read import ReadForm
+from cowclip_merlin.targets import means_and_spreads
 from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class ClickModel(SyncedLayer, mm.Block):
         return None if read is None else (ReadFeatures(*read.outputs, x, embedded), read)
 
     def logits_of(self, features: Features, training: bool = False) -> Tensor:
-        """Compute the logits of the targets, [b, T].
+        """Compute the logits of the targets, [b, T]; of one that is a number, the number.
 
         Args:
             features: what the layers need of the batch.
@@ -228,7 +229,12 @@ class ClickModel(SyncedLayer, mm.Block):
             z = self.forward(features)
         finally:
             self._fused = False
-        return of_both(z) if self.architecture.multi_task == "esmm" else z
+        if self.architecture.multi_task == "esmm":
+            return of_both(z)
+        if not self.columns.scales:
+            return z
+        means, spreads = means_and_spreads(self.columns.targets, self.columns.scales)
+        return tf.constant(means) + tf.cast(z, tf.float32) * tf.constant(spreads)
 
     def look_up(
         self, ids: Ids, training: bool = False, requests: Requests | None = None
@@ -290,7 +296,7 @@ def assemble(
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
     if several:
-        output = outputs_of(columns.targets)
+        output = outputs_of(columns.targets, columns.scales)
     else:
         output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
     model = CTRModel(body, output, schema=schema.select_by_name(names))

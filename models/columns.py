@@ -11,7 +11,7 @@ from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import COMBINER_POWERS
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.targets import Target, targets_of
+from cowclip_merlin.targets import Scales, Target, targets_of
 from cowclip_merlin.types import Operation, RaggedTensor, Tensor
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Columns:
             column has a table of its own name.
         more_targets: names of the labels of further targets.
         regression: names of those labels that are numbers.
+        scales: label that is a number -> mean and spread of its values in training.
 
     Raises:
         InputError: if a combiner is unknown, or columns of one table have other numbers of rows.
@@ -48,6 +49,7 @@ class Columns:
     tables: Mapping[str, str] = field(default_factory=dict)
     more_targets: Sequence[str] = ()
     regression: Sequence[str] = ()
+    scales: Scales = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the combiners and the tables."""
@@ -109,6 +111,9 @@ class Columns:
         Columns whose domains have one name share a table, as in Merlin Models. NVTabular gives
         one name to the columns that its Categorify encodes jointly.
 
+        A label that is a number may have the properties "mean" and "spread" of the training rows,
+        as in folders of `cowclip prepare`; default: 0 and 1.
+
         Args:
             schema: Merlin schema.
             rows: number of rows of a growing table, which all fields share; None: use the
@@ -156,6 +161,11 @@ class Columns:
             tables={column: name for column, name in tables.items() if names.count(name) > 1},
             more_targets=tuple(targets[1:]) if several else (),
             regression=tuple(name for name in targets if name in numbers),
+            scales={
+                name: [float(schema[name].properties[key]) for key in ("mean", "spread")]
+                for name in targets
+                if name in numbers and "spread" in schema[name].properties
+            },
         )
 
     def stack(

@@ -15,7 +15,7 @@ from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.shards.growing_shard import GrowingShard
 from cowclip_merlin.tables.variables import create_adam_slots, row_memory
-from cowclip_merlin.targets import check_targets, only_clicks, targets_of
+from cowclip_merlin.targets import Scales, check_targets, only_clicks, targets_of
 from cowclip_merlin.types import KerasOptimizer
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def growing_schema(
     combiners: Mapping[str, str] | None = None,
     share_embedding: Mapping[str, str] | None = None,
     vectors: Mapping[str, int] | None = None,
+    scales: Scales | None = None,
 ) -> Schema:
     """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
 
@@ -50,6 +51,7 @@ def growing_schema(
         share_embedding: column -> the column whose ids and embeddings it has, too.
         vectors: column with a vector per row -> its length. The model reads their numbers behind
             those of the continuous columns.
+        scales: label that is a number -> its mean and spread, which training divides it by.
 
     Raises:
         InputError: if there is no such column or label, or a column whose ids are shared shares
@@ -92,7 +94,12 @@ def growing_schema(
     targets = targets_of([label, *more_labels], regression)
     dtype = np.int8 if only_clicks(targets) else np.float32  # a missing label is NaN
     labels = [
-        ColumnSchema(target.name, dtype=dtype, tags=[Tags.TARGET, kinds[target.regression]])
+        ColumnSchema(
+            target.name,
+            dtype=dtype,
+            tags=[Tags.TARGET, kinds[target.regression]],
+            properties=dict(zip(("mean", "spread"), (scales or {}).get(target.name, ()))),
+        )
         for target in targets
     ]
     return merlin.Schema([*ids, *numbers, *labels])

@@ -8,7 +8,7 @@ value. `gpu_graph` does the same with cuDF.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,11 +59,20 @@ class Statistics:
         cardinalities: field -> rows of its embedding table (largest id + 1).
         minimum: continuous column -> smallest value, after the logarithm if `log` is set.
         maximum: continuous column -> largest value, likewise.
+        mean: label that is a number -> its mean in the training rows.
+        spread: label that is a number -> its standard deviation there; 1 if all are equal.
     """
 
     cardinalities: dict[str, int]
     minimum: dict[str, float]
     maximum: dict[str, float]
+    mean: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def scales(self) -> dict[str, tuple[float, float]]:
+        """Label that is a number -> mean and spread."""
+        return {name: (mean, self.spread[name]) for name, mean in self.mean.items()}
 
 
 def build_workflow(

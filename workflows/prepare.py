@@ -174,7 +174,7 @@ def _prepare(
             shutil.copytree(base.path / "categories", data / "categories")
             statistics = base.statistics
         else:
-            statistics = steps.fit(recipe.freq_threshold)
+            statistics = _with_scales(steps.fit(recipe.freq_threshold), ingested, log_format)
         counts = write_counts(data, log_format)
         drawing.start(write_figure, counts, data)
         clear_category_cache()  # workers may hold those of an earlier folder of this name
@@ -255,6 +255,18 @@ def _extend(steps: Steps, base: PreparedData, rows: Staged) -> Statistics:
     if again:
         print(f"{base.path}: has no rare.*.parquet; its {again:,} rare values begin to count again")
     return replace(base.statistics, cardinalities=cardinalities(folder, rows.log_format))
+
+
+def _with_scales(
+    statistics: Statistics, ingested: IngestResult, log_format: LogFormat
+) -> Statistics:
+    """Return the statistics with those of labels that are numbers."""
+    numbers = {name: ingested.targets[name] for name in log_format.regression}
+    return replace(
+        statistics,
+        mean={name: each.mean for name, each in numbers.items()},
+        spread={name: each.spread for name, each in numbers.items()},
+    )
 
 
 def _settings_record(

@@ -162,11 +162,12 @@ def _gradients(
     scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(tables)
-        targets = model.blocks[0].columns.targets
+        columns = model.blocks[0].columns
+        targets = columns.targets
         z = logits(model, inputs, training=True)
         z = z[:, 0] if only_clicks(targets) else z
         offsets = inputs.offsets if isinstance(inputs, Batch) else None
-        losses = losses_of(targets)(label, z if offsets is None else z - offsets)
+        losses = losses_of(targets, columns.scales)(label, z if offsets is None else z - offsets)
         if weights is None:
             loss = tf.reduce_mean(losses)
         else:

@@ -41,7 +41,7 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
             del column["text"]
     if not columns["vectors"]:  # likewise
         del columns["vector_separator"]
-    for name in ("weight", "more_labels", "regression", "vectors", "added"):
+    for name in ("weight", "more_labels", "regression", "vectors", "scales", "added"):
         if not columns[name]:
             del columns[name]
     return {"features": columns, "settings": settings.as_dict()}

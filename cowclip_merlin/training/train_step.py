@@ -82,7 +82,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
 
     tf, group, block = compat.tensorflow(), workers.current(), model.blocks[0]
     targets = block.columns.targets
-    losses_of = targets_losses.losses_of(targets)
+    losses_of = targets_losses.losses_of(targets, block.columns.scales)
 
     def compute(
         features: Features,

@@ -85,8 +85,8 @@ def evaluate_run(
     if by is not None:
         one_of("by", by, [c for c in prepared.categorical if c not in prepared.log_format.multi])
     for folder, config in zip(runs, configs):
-        _check_vocabulary(folder, config, prepared)
         _check_targets(folder, config, prepared)
+        _check_vocabulary(folder, config, prepared)
     _check_aucs(prepared, {"against": against, "by": by})
     columns = open_columns(prepared, split)
     if against is not None:
@@ -168,8 +168,8 @@ def _check_targets(run: Path, config: RunConfig, prepared: PreparedData) -> None
 
 
 def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
-    _check_vocabulary(run, config, prepared)
     _check_targets(run, config, prepared)
+    _check_vocabulary(run, config, prepared)
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(weights_folder(run, config.settings), model)
     path = checkpoints.restore()

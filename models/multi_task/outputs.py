@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.compat.tensorflow_names import safe_names
-from cowclip_merlin.targets import Target, only_clicks, served_names
+from cowclip_merlin.targets import Scales, Target, only_clicks, served_names
 from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorShape
 
 if TYPE_CHECKING:
@@ -97,11 +97,12 @@ class LossOfLabels(tf.keras.losses.Loss):
 
     Args:
         regression: whether to take the squared error.
+        spread: of the numbers; the error is in units of it.
     """
 
-    def __init__(self, regression: bool = False, **kwargs: Any) -> None:
+    def __init__(self, regression: bool = False, spread: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.regression = regression
+        self.regression, self.spread = regression, spread
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """[b, 1] and [b, 1] -> [b]."""
@@ -109,11 +110,12 @@ class LossOfLabels(tf.keras.losses.Loss):
         labels = tf.where(known, y_true, tf.zeros_like(y_true))
         how = tf.keras.metrics.mean_squared_error
         losses = (how if self.regression else tf.keras.losses.binary_crossentropy)(labels, y_pred)
+        losses /= self.spread**2
         return tf.where(tf.squeeze(known, -1), losses, tf.zeros_like(losses))
 
     def get_config(self) -> JsonObject:
         """Arguments as plain values."""
-        return super().get_config() | {"regression": self.regression}
+        return super().get_config() | {"regression": self.regression, "spread": self.spread}
 
 
 class _OfLabels:
@@ -171,7 +173,7 @@ class NumberTarget(_SafeName, mm.RegressionOutput):
     """Merlin's output for labels that are numbers."""
 
 
-def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock | mm.ModelOutput:
+def outputs_of(targets: Sequence[Target], scales: Scales) -> mm.ParallelBlock | mm.ModelOutput:
     """Return a block with one output of Merlin for each target; of one target its output."""
     outputs = {}
     for column, (name, regression) in enumerate(targets):
@@ -179,7 +181,7 @@ def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock | mm.ModelOutput:
         output = kind(
             name,
             to_call=TargetValue(column, regression=regression),
-            default_loss=LossOfLabels(regression),
+            default_loss=LossOfLabels(regression, scales.get(name, (0.0, 1.0))[1]),
             default_metrics_fn=rmse_of_labels if regression else auc_of_labels,
             dtype="float32",
         )

@@ -130,7 +130,7 @@ def test_din_has_a_logit_for_each_target(tf, randomised, how):
     for _ in range(30):
         with tf.GradientTape() as tape:
             own = logits(model, batch, training=True)
-            loss = tf.reduce_mean(losses_of(targets)(labels[:, : len(targets)], own))
+            loss = tf.reduce_mean(losses_of(targets, {})(labels[:, : len(targets)], own))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables)))
         found.append(float(loss))
@@ -173,7 +173,7 @@ def test_losses_of_labels_by_hand(rows):
     table = np.array(rows)
     labels, z = table[:, :3], tf.Variable(table[:, 3:])
     with tf.GradientTape() as tape:
-        found = losses_of([Target("a"), Target("t", True), Target("b")])(tf.constant(labels), z)
+        found = losses_of([Target("a"), Target("t", True), Target("b")], {})(tf.constant(labels), z)
     losses, gradient = np.zeros(len(rows)), np.zeros((len(rows), 3))
     for i, row in enumerate(rows):
         for j, (y, x) in enumerate(zip(row[:3], row[3:])):
@@ -209,7 +209,7 @@ def test_all_models_learn_by_fit(tf, schema, batch, labels, name, how):
     found = model.evaluate(data, verbose=0, return_dict=True)
     z = logits(model, batch)
     table = np.concatenate([own[target] for target, _ in model.blocks[0].columns.targets], axis=1)
-    losses = losses_of(model.blocks[0].columns.targets)(tf.constant(table), z)
+    losses = losses_of(model.blocks[0].columns.targets, {})(tf.constant(table), z)
     assert found["loss"] == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-5)
     assert 0 < found["buy/binary_target/auc"] <= 1
 

@@ -81,9 +81,11 @@ def test_the_loss_is_the_squared_error(folder, monkeypatch):
     z = cc.models.logits(model, kinds[0].unpack(batch)).numpy().astype(float)
     y, w = columns.label[batch], columns.weight[batch]
     found, loss = gradients(model, columns, batch)
-    assert loss == pytest.approx((w[:, None] * (z - y) ** 2).sum(), rel=1e-5)
+    mean, spread = model.blocks[0].columns.scales["price"]
+    assert abs(z.mean() - mean) < spread / 2 < 1
+    assert loss == pytest.approx((w[:, None] * ((z - y) / spread) ** 2).sum(), rel=1e-5)
     biases = [g for g, x in zip(found, model.trainable_variables) if x.shape == (1,)]
-    expected = (2 * w[:, None] * (z - y)).sum() / w.sum()
+    expected = (2 * w[:, None] * (z - y) / spread).sum() / w.sum()
     assert min(abs(g[0] - expected) for g in biases) < 1e-5
     check_that_two_workers_equal_one(model, columns, monkeypatch)
 
@@ -193,3 +195,33 @@ def test_rows_without_the_number_are_damaged(tmp_path, capsys):
     assert main(["prepare", "table", str(tmp_path / "log.csv"), *out, *names]) == 0
     told = (tmp_path / "DATA" / "damaged" / "lines.tsv").read_text()
     assert "no label: price is missing" in told and "price is 'x', no label of a regression" in told
+
+
+def test_the_unit_of_a_number_changes_nothing_else(tmp_path):
+    """Seconds or milliseconds: 4096 times the number, but the same click scores to the bit."""
+    given = {"kind": "table", "categorical": ("user",), "continuous": ("age",)}
+    given |= {"label": ("buy", "price"), "regression": ("price",)}
+    rows, found = table().round(6), {}
+    for unit in (1, 4096):
+        log, data, run = (tmp_path / f"{name}{unit}" for name in ("log", "DATA", "RUN"))
+        rows.assign(price=rows.price.astype("f4") * unit).to_csv(log, index=False)
+        prepare(PrepareSettings(files=(log,), out=data, **given))
+        (row,) = train(data, replace(RUN, epochs=1), out=run)
+        found[unit] = row, cc.score(run, table())
+        export_run(run, data, out=tmp_path / f"MODEL{unit}")
+        served = cc.load_model(str(tmp_path / f"MODEL{unit}"))
+        assert list(served.blocks[0].columns.scales) == ["price"]
+    (one, scores), (other, wide) = found.values()
+    assert one["test_buy_auc"] == other["test_buy_auc"]
+    assert other["test_price_rmse"] == pytest.approx(4096 * one["test_price_rmse"])
+    np.testing.assert_allclose(wide, scores * [1, 4096], rtol=1e-5)
+    on = {"files": (tmp_path / "log4096",), "extend": tmp_path / "DATA1", "kind": "table"}
+    kept = prepare(PrepareSettings(out=tmp_path / "ON", **on))
+    assert kept.statistics.scales == PreparedData.load(tmp_path / "DATA1").statistics.scales
+    with pytest.raises(InputError, match="another mean and spread"):
+        train(tmp_path / "DATA4096", RUN, out=tmp_path / "X", warm_start=tmp_path / "RUN1")
+    with pytest.raises(InputError, match="have other meanings"):
+        evaluate_run(tmp_path / "RUN1", tmp_path / "DATA4096")
+    features = SimpleNamespace(targets=kept.targets, scales={})
+    with pytest.raises(InputError, match="write `prepared: FOLDER` into the features file"):
+        OfflineStart(tmp_path / "RUN1", tmp_path / "DATA1", SimpleNamespace(features=features))

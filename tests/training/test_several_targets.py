@@ -116,6 +116,7 @@ def test_the_loss_divides_by_all_rows(model, columns, weighted):
     columns = columns if weighted else replace(columns, weight=None)
     rows = np.arange(50)
     z = cc.models.logits(model, DeviceData(columns).unpack(rows)).numpy().astype(np.float64)
+    spread = model.blocks[0].columns.scales["seconds"][1]
     y, w = columns.label[rows], columns.weight[rows] if weighted else np.ones(50)
     loss, bias = 0.0, np.zeros(3)
     for row in range(50):
@@ -124,9 +125,10 @@ def test_the_loss_divides_by_all_rows(model, columns, weighted):
                 continue
             x, label = z[row, target], y[row, target]
             p = 1 / (1 + np.exp(-x))
-            each = (x - label) ** 2 if target == 2 else -np.log(p if label else 1 - p)
+            each = ((x - label) / spread) ** 2 if target == 2 else -np.log(p if label else 1 - p)
             loss += w[row] * each
-            bias[target] += w[row] * (2 * (x - label) if target == 2 else p - label) / w.sum()
+            slope = 2 * (x - label) / spread if target == 2 else p - label  # its bias is scaled
+            bias[target] += w[row] * slope / w.sum()
     found, loss_sum = gradients(model, columns, rows)
     assert loss_sum == pytest.approx(loss, rel=1e-5)
     biases = [g for g, x in zip(found, model.trainable_variables) if x.shape == (3,)]

@@ -94,7 +94,7 @@ def of_one_tape(tf, model, form, packed):
             z = cc.models.logits(model, batch, training=True)
             z = z[:, 0] if len(targets) == 1 else z
             z = z if batch.offsets is None else z - batch.offsets
-            losses = losses_of(targets)(batch.labels, z)
+            losses = losses_of(targets, {})(batch.labels, z)
             losses = losses if batch.weights is None else losses * batch.weights
             count = ROWS if batch.weights is None else tf.reduce_sum(batch.weights)
             loss = tf.reduce_sum(losses) / count

@@ -11,6 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import read_columns
 from cowclip_merlin.targets import Target
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_log
+from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 
 LABELS = {"label": ("click", "buy", "seconds"), "regression": ("seconds",)}
 COLUMNS = {"kind": "table", "categorical": ("user",), "continuous": ("age",)}
@@ -155,7 +156,8 @@ def test_one_label_is_described_as_before(tmp_path):
     assert again.fingerprint == one.fingerprint and again.checksums == one.checksums
     assert rows_of(one).click.dtype == np.int8
     several = prepared(tmp_path, frame(), name="SEVERAL")
-    assert several.fingerprint != one.fingerprint and several.vocabulary == one.vocabulary
+    assert several.fingerprint != one.fingerprint
+    assert several.vocabulary != one.vocabulary  # its number has a mean and a spread
 
 
 def test_new_rows_have_the_same_labels(tmp_path):
@@ -202,3 +204,16 @@ def test_other_kinds_have_their_own_label(tmp_path, capsys):
     options = ["--out", str(tmp_path / "DATA"), "--label", "click,buy"]
     assert main(["prepare", "criteo", str(tmp_path / "log.txt"), *options]) == 2
     assert "--label, --regression" in capsys.readouterr().err
+
+
+def test_mean_and_spread_of_the_training_rows():
+    """By parts, and far from 0, as times are."""
+    counts, rng = LabelCounts(), np.random.default_rng(3)
+    parts = [1.7e9 + 1e3 * rng.normal(size=n) for n in (1, 40, 7)]
+    for part in parts:
+        counts.add("train", np.append(part, np.nan))
+        counts.add("test", part * 2)
+    every = np.concatenate(parts)
+    assert counts.mean == pytest.approx(every.mean(), rel=1e-12)
+    assert counts.spread == pytest.approx(every.std(), rel=1e-9)
+    assert LabelCounts().spread == 1.0

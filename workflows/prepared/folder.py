@@ -213,9 +213,10 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     of_totals = {name: value[name] for name in names}
     totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
     log_format = dataclass_from_json(LogFormat, value["layout"], added=_ADDED_COLUMNS)
-    statistics = dataclass_from_json(Statistics, value["statistics"])
+    statistics = dataclass_from_json(Statistics, value["statistics"], added=("mean", "spread"))
     columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
     columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)
+    columns |= dict.fromkeys(("mean", "spread"), log_format.regression)
     for name, known in ({"rows": totals.rows} | asdict(statistics)).items():
         if set(known) != set(columns[name]):
             raise ValueError(f"{name} has other names than the columns or splits")
@@ -283,6 +284,7 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
             name,
             dtype=kind,
             tags=[Tags.TARGET, Tags.REGRESSION if regression else Tags.BINARY_CLASSIFICATION],
+            properties=dict(zip(("mean", "spread"), statistics.scales.get(name, ()))),
         )
         for name, regression in log_format.targets
     ]
@@ -312,6 +314,7 @@ def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics:
     columns: list[object] = [log_format.categorical, log_format.continuous]
     columns += [dict(log_format.vectors)] if log_format.vectors else []
     columns += [dict(log_format.share_embedding)] if log_format.share_embedding else []
+    columns += [statistics.scales] if statistics.scales else []
     values = hash_values(folder / "categories", log_format)
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 

@@ -34,7 +34,10 @@ def schema_json(log_format: LogFormat, statistics: Statistics) -> JsonObject:
     kind, bits = ("FLOAT", 32) if log_format.float_labels else ("INT", 8)
     for name, regression in log_format.targets:
         tag = "regression" if regression else "binary_classification"
-        features.append(_feature(name, kind, bits, "target", tag))
+        feature = _feature(name, kind, bits, "target", tag)
+        scale = zip(("mean", "spread"), statistics.scales.get(name, ()))
+        feature["annotation"]["extraMetadata"][0].update(scale)
+        features.append(feature)
     return {"feature": features}
 
 

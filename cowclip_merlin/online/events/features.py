@@ -9,7 +9,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.targets import Target, check_targets, targets_of
+from cowclip_merlin.targets import Scales, Target, check_targets, targets_of
 from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator_of
 
 
@@ -125,6 +125,7 @@ class LogFeatures:
         regression: those of these that are numbers; the others are 0 or 1.
         vectors: columns with a vector per row, in model order, behind the continuous ones.
         vector_separator: what stands between the numbers of a vector in text.
+        scales: labels that are numbers -> mean and spread, which training divides them by.
         added: columns that a run has got at restarts, in that order; a features file has none.
 
     Raises:
@@ -143,6 +144,7 @@ class LogFeatures:
     regression: tuple[str, ...] = ()
     vectors: tuple[VectorColumn, ...] = ()
     vector_separator: str = "|"
+    scales: Scales = field(default_factory=dict)
     added: tuple[AddedColumn, ...] = ()
 
     def __post_init__(self) -> None:

@@ -80,6 +80,7 @@ class _FeaturesFile:
             columns=self._columns(),
             vectors=tuple(self._vector(*entry) for entry in enumerate(vectors)),
             vector_separator=self._vector_separator(),
+            scales=self._scales(prepared),
         )
         if not features.inputs:
             self._refuse("names no categorical and no continuous column; name at least one")
@@ -124,6 +125,13 @@ class _FeaturesFile:
         except InputError as error:
             self._refuse(str(error), "regression")
         return tuple(names)
+
+    def _scales(self, prepared: PreparedData | None) -> dict[str, list[float]]:
+        """The mean and spread of the prepared folder's numbers, as far as they are labels here."""
+        known = {} if prepared is None else prepared.statistics.scales
+        names = [self.value.get("regression", [])]
+        names = names[0] if isinstance(names[0], list) else names
+        return {name: list(known[name]) for name in names if name in known}
 
     def _time(self) -> tuple[str, str | None]:
         """Name and format of the time column."""

@@ -106,6 +106,11 @@ class OfflineStart:
                 f"{self._data.path}: its labels are {described(theirs)}, but those of the features "
                 f"file are {described(mine)}; name the same `label` and `regression`"
             )
+        if {n: tuple(x) for n, x in features.scales.items()} != self._data.statistics.scales:
+            raise InputError(
+                f"{self._data.path}: numbers to predict are in units of their spread there; write "
+                "`prepared: FOLDER` into the features file, with the path of that folder"
+            )
 
     def _refuse_other_columns(self, features: LogFeatures) -> None:
         wanted = {"categorical": self._data.categorical, "continuous": self._data.continuous}

@@ -348,4 +348,5 @@ def log_schema(features: LogFeatures) -> Schema:
         combiners={name: rules.combiner for name, rules in features.lists.items()},
         share_embedding=features.shared,
         vectors=features.lengths,
+        scales=features.scales,
     )

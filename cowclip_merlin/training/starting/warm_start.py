@@ -174,6 +174,12 @@ class WarmStart:
                 f"{data.path}: other columns share a table than in {before.path}; prepare both "
                 "with the same `share_embedding`"
             )
+        old, new = (list(each.statistics.scales.values()) for each in (before, data))
+        if old != new:
+            raise InputError(
+                f"{data.path}: its numbers to predict have another mean and spread than in "
+                f"{before.path}; prepare the data with `extend` {before.path}"
+            )
         for name in data.continuous:
             if _scale(before, name) != _scale(data, name):
                 raise InputError(

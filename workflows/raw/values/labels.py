@@ -6,6 +6,7 @@ be missing if the row has another, and that of a regression is any finite number
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,16 +185,31 @@ class LabelCounts:
     Attributes:
         rows: split -> rows with a label.
         total: sum of the labels; of labels of 0 and 1 the number of ones.
+        mean: of the training rows.
+        squares: sum of the squared distances from this mean.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
     total: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
 
     def add(self, split: str, labels: Array) -> None:
         """Count the labels of rows of a split, [n]; a missing one is NaN."""
         known = labels[~np.isnan(labels)].astype(np.float64)
+        before = self.rows[split]
         self.rows[split] += len(known)
         self.total += known.sum().item()
+        if split == "train" and len(known):  # as Chan et al. (1979), without large squares
+            mean = known.mean().item()
+            apart, share = mean - self.mean, len(known) / self.rows[split]
+            self.mean += apart * share
+            self.squares += np.square(known - mean).sum().item() + apart**2 * before * share
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the labels of the training rows; 1 if all are equal."""
+        return math.sqrt(self.squares / max(self.rows["train"], 1)) or 1.0
 
     def check(self, target: Target, file: FilePath) -> None:
         """Check that a target can be learned.
