@@ -95,7 +95,9 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
-def settings_for(data: PreparedData | str | Path, **given: Any) -> RunSettings:
+def settings_for(
+    data: PreparedData | str | Path, *, warm_start: str | Path | None = None, **given: Any
+) -> RunSettings:
     """Return the settings of `cowclip train`, whose defaults follow from the data.
 
     `RunSettings` itself has the paper's defaults. They are also the result for Criteo and Avazu,
@@ -103,13 +105,17 @@ def settings_for(data: PreparedData | str | Path, **given: Any) -> RunSettings:
 
     Args:
         data: the prepared folder.
-        given: arguments of `RunSettings`, at least `model` and `batch_size`.
+        warm_start: a run to go on from: its settings, and one epoch, are the defaults then.
+        given: arguments of `RunSettings`; without `warm_start` at least `model` and `batch_size`.
 
     Raises:
         InputError: if the folder is not prepared, or a value is wrong.
     """
     from cowclip_merlin.training.run_settings import RunSettings
+    from cowclip_merlin.training.starting.going_on import settings_to_go_on
     from cowclip_merlin.workflows import PreparedData
 
+    if warm_start is not None:
+        return settings_to_go_on(warm_start, **given)
     folder = data if isinstance(data, PreparedData) else PreparedData.load(data)
     return RunSettings(**{**given, **own_table_defaults(folder, given)})

@@ -39,6 +39,7 @@ EXAMPLES = """examples:
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
   cowclip train DATA --out RUN4 --model deepfm --batch-size 65536 --validation-fraction 0.1 \\
       --early-stopping 1
+  cowclip train NEXT --out RUN2 --from RUN
   cowclip train DATA --out RUN5 --model deepfm --batch-size 65536 --multi-task mmoe --experts 8
 
 The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
@@ -71,6 +72,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunSettings, "validation_fraction", "validation_split", "early_stopping")
     add_options(parser, LaunchSettings)
     add_options(parser, RunOptions, "resume", "warm_start")
+    text = "with --from: exit with 3 if RUN scored the same rows better; the run folder stays"
+    parser.add_argument("--must-improve", action="store_true", help=text)
 
 
 def settings_from_args(
@@ -94,6 +97,8 @@ def _defaults_by_data(args: argparse.Namespace) -> Callable[..., dict[str, Any]]
     from cowclip_merlin.training.run_config import RunConfig, local_run
     from cowclip_merlin.workflows import PreparedData
 
+    if _start(args) is not None and not args.resume:
+        return lambda given: {}  # those of the run are there
     with suppress(InputError):  # `train` tells what is wrong, also to the other workers
         if args.resume:
             before = RunConfig.load(local_run(args.out)).settings
@@ -155,7 +160,13 @@ def train_command(settings: RunSettings) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; return 128 + the signal's number after a signal, as shells do."""
+    """Train; return 128 + the signal's number after a signal, as shells do.
+
+    Raises:
+        InputError: if an input is wrong.
+    """
+    if args.must_improve and _start(args) is None:
+        raise InputError("--must-improve compares with the run of --from; give that, too")
     settings = settings_from_args(args, _defaults_by_data(args))
     from cowclip_merlin.training import Stopped, train
 
@@ -173,8 +184,25 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 128 + stop.signal_number
-    print(f"{_result(rows, settings)}; run folder {args.out}")
-    return 0
+    print(f"{_result(rows, settings)}; run folder {args.out}{(worse := _worse(args, rows))}")
+    return 3 if worse and args.must_improve else 0
+
+
+def _start(args: argparse.Namespace) -> str | None:
+    """Return the run to go on from."""
+    return values_from(args, RunOptions).get("warm_start")
+
+
+def _worse(args: argparse.Namespace, rows: Sequence[Metrics]) -> str:
+    """Say that the run is worse than the one that it went on from; "" if it is not."""
+    if _start(args) is None:
+        return ""
+    from cowclip_merlin.training.run_config import RunConfig, local_run
+    from cowclip_merlin.training.starting.going_on import became_worse
+
+    config = RunConfig.load(local_run(args.out))
+    worse = config.start is not None and became_worse(config, rows)
+    return f"; worse than {config.start} on the same rows" if worse else ""
 
 
 def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:

@@ -45,6 +45,7 @@ from cowclip_merlin.training.run_config import CONFIG, RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
+from cowclip_merlin.training.starting.going_on import comparison
 from cowclip_merlin.training.starting.warm_start import WarmStart
 from cowclip_merlin.training.step_recorder import (
     AfterEpoch,
@@ -219,13 +220,20 @@ def _train(
         trainer.recorder = made if first else NoRecorder(made.every)
         if options.resume:
             trainer.resume()
+            known = RunConfig.load(out)
+            config = replace(config, start=known.start, before=known.before)
         elif start is not None:
             log.info("%s", start.apply(trainer.model, trainer.optimizer))
+            before = trainer.score_now()
+            config = replace(config, start=str(options.warm_start), before=before)
         if first:
             kept = replace(config, row_order=trainer.data.generator)
             write_json(out / CONFIG, kept.as_dict())
         trainer.after_epoch = after_epoch
-        return trainer.run()
+        rows = trainer.run()
+        if config.start is not None:
+            log.info("%s", comparison(config, rows))
+        return rows
 
 
 def _log_settings(

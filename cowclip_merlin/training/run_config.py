@@ -36,6 +36,9 @@ class RunConfig:
         data: absolute path of the prepared folder; None in runs of earlier versions.
         row_order: generator of the order of the rows, one of `row_order.ORDERS`.
         targets: label -> "binary" or "regression", if there are several.
+        start: the run that this one went on from; None: it started from initial values.
+        before: what the weights of that run scored on the rows that this one scores, named as in
+            `metrics.csv`.
     """
 
     settings: RunSettings
@@ -45,6 +48,8 @@ class RunConfig:
     data: str | None = None
     row_order: str = NUMPY
     targets: Mapping[str, str] = field(default_factory=dict)
+    start: str | None = None
+    before: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
@@ -57,6 +62,7 @@ class RunConfig:
             "data_path": self.data,
             "row_order": self.row_order,
             **({"data_targets": dict(self.targets)} if self.targets else {}),
+            **({"start": self.start, "before": dict(self.before)} if self.start else {}),
             "versions": versions(),
         }
 
@@ -96,17 +102,19 @@ def local_run(run: str | FilePath) -> Path:
     return local_folder(run, CONFIG)
 
 
-_ADDED_DATA = ("data_vocabulary", "data_path", "data_targets")
+_ADDED_DATA = ("data_vocabulary", "data_path", "data_targets", "start", "before")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Data:
-    """What `config.json` says of the prepared data."""
+    """What `config.json` says of the prepared data, and of the run to go on from."""
 
     data_fingerprint: str
     data_vocabulary: str | None = None
     data_path: str | None = None
     data_targets: Mapping[str, str] = field(default_factory=dict)
+    start: str | None = None
+    before: Mapping[str, float] = field(default_factory=dict)
 
 
 def _parse(config: JsonObject) -> dict[str, Any]:
@@ -132,4 +140,6 @@ def _parse(config: JsonObject) -> dict[str, Any]:
         "vocabulary": data.data_vocabulary,
         "data": data.data_path,
         "targets": data.data_targets,
+        "start": data.start,
+        "before": data.before,
     }

@@ -377,7 +377,8 @@ class RunOptions(Settings):
     resume: bool = option(False, "resume from the last checkpoint")
     warm_start: str | None = option(
         None,
-        "start from the weights and the optimizer state of this run, matching ids by their values",
+        "go on from the weights and the optimizer state of this run, matching ids by their values; "
+        "its settings and one epoch are the defaults",
         flag="--from",
         metavar="RUN",
     )

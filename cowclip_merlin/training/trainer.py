@@ -184,6 +184,15 @@ class Trainer:
                 f"or begun; resume with `epochs` {begun} or more"
             )
 
+    def score_now(self) -> Metrics:
+        """Return the metrics of the scored rows before the first epoch, those that are finite.
+
+        Raises:
+            InputError: if a prediction is not finite.
+        """
+        found = metrics_of(self.settings.scored_split, self._evaluate(0)[0])
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
     def run(self) -> list[Metrics]:
         """Train all epochs, or until the run stops early; return one record per epoch.
 

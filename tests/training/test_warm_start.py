@@ -1,5 +1,7 @@
 """A run that starts from another one: rows by value, optimizer state, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.run_config import RunConfig
@@ -193,3 +195,48 @@ def test_what_does_not_fit_is_one_line_and_leaves_nothing(days, tmp_path):
         with pytest.raises(InputError, match=words):
             train(data.path, other, out=out, warm_start=tmp_path / run, device="cpu")
         assert not out.exists()
+
+
+@pytest.mark.runs
+def test_going_on_takes_the_settings_of_the_run(days, tmp_path, capsys):
+    """And one epoch: the paper's or the recipe's defaults for the new rows would spoil it."""
+    one, two, data = tmp_path / "one", tmp_path / "two", str(days[1].path)
+    words = ["--model", "deepfm", "--batch-size", "64", "--mlp", "8", "--rule", "none"]
+    words += ["--embedding-lr", "0.01", "--dense-lr", "0.01", "--base-batch-size", "64"]
+    words += ["--update", "exact", "--validation-fraction", "0.2", "--early-stopping", "2"]
+    assert main(["train", str(days[0].path), "--out", str(one), "--epochs", "2", *words]) == 0
+    capsys.readouterr()
+    assert main(["train", data, "--out", str(two), "--from", str(one), "--dense-lr", "0.02"]) == 0
+    said = capsys.readouterr().out
+    old, new = (RunConfig.load(run) for run in (one, two))
+    assert new.settings.overrides == {**old.settings.overrides, "dense_lr": 0.02}
+    usual = {"epochs": 1, "validation_fraction": 0.0, "early_stopping": None}
+    assert new.settings == replace(old.settings, overrides=new.settings.overrides, **usual)
+    assert 0 < new.before["test_auc"] < 1
+    (row,) = (csv_row for csv_row in pd.read_csv(two / "metrics.csv").to_dict("records"))
+    assert f"went on from {one}, which scored these test rows AUC {new.before['test_auc']:.5f}; " \
+        f"now {row['test_auc']:.5f}" in said  # fmt: skip
+    (same,) = train(data, settings_for(data, warm_start=one, overrides={"dense_lr": 0.02}),
+                    out=tmp_path / "three", warm_start=one)  # fmt: skip
+    assert same["test_auc"] == pytest.approx(row["test_auc"])
+    assert train(data, out=tmp_path / "four", warm_start=one)[-1]["epoch"] == 1
+    with pytest.raises(InputError, match="no settings; give `settings`, or a run to go on from"):
+        train(data, out=tmp_path / "five")
+    assert main(["train", data, "--out", str(two), "--from", str(one), "--resume"]) == 0
+    assert "went on from" in capsys.readouterr().out
+
+
+@pytest.mark.runs
+def test_a_run_that_became_worse_says_so_last(days, tmp_path, capsys):
+    one, data = tmp_path / "one", str(days[1].path)
+    settings = RunSettings(model="dcn", epochs=2, rule="none", **SMALL)
+    train(days[1].path, settings, out=one)
+    capsys.readouterr()
+    words = ["train", data, "--out", str(tmp_path / "two"), "--from", str(one), "--must-improve"]
+    worst = ["--dense-lr", "0.9", "--embedding-lr", "0.9", "--seed", "5", "--l2", "0.5"]
+    assert main([*words, *worst]) == 3
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f"; worse than {one} on the same rows")
+    assert main(["train", data, "--out", str(tmp_path / "x"), "--must-improve", "--model", "dcn",
+                 "--batch-size", "8"]) == 2  # fmt: skip
+    assert "--must-improve compares with the run of --from" in capsys.readouterr().err

@@ -1,11 +1,11 @@
-"""The option `--settings`: a YAML file of settings, which other options replace."""
+"""Settings of a YAML file (`--settings`) or of a run (`--from`), which other options replace."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
@@ -15,32 +15,34 @@ if TYPE_CHECKING:
 
 
 def add_settings_option(parser: CommandParser) -> None:
-    """Add the option to a `CommandParser`.
+    """Add the option to a `CommandParser`, which also takes over the settings of a run.
 
     Args:
         parser: of a command whose options have the names of the file's keys.
     """
     text = "YAML file of settings, as cowclip tune writes it; options given here replace them"
     parser.add_argument("--settings", metavar="FILE", help=text)
-    parser.before_parsing = partial(_use_file, parser)
+    parser.before_parsing = partial(_use_known, parser)
 
 
-def _use_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Make the values of the file the defaults of the other options.
+def _use_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Make the values of the run and the file the defaults of the other options.
 
     Raises:
-        InputError: if the file is wrong.
+        InputError: if the file or the run is wrong.
     """
-    first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--settings", nargs="?")
-    path = first.parse_known_args(words)[0].settings
-    if path is None:
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--settings", "--from", "--out"):
+        first.add_argument(name, nargs="?")
+    first.add_argument("--resume", action="store_true")
+    given = vars(first.parse_known_args(words)[0])
+    values: dict[str, Any] = {}
+    if given["from"]:
+        values = _of_run(given)
+    if (path := given["settings"]) is not None:
+        values |= _of_file(path)
+    if not values:
         return
-    if not path:
-        raise InputError("settings is empty; give a value, or set the shell variable")
-    from cowclip_merlin.experiments.tuning.settings_file import read_settings
-
-    values = read_settings(path_of(path))
     options = dict(values)
     if "mlp" in options:
         options["mlp"] = ",".join(map(str, options["mlp"]))
@@ -48,3 +50,24 @@ def _use_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     for action in parser._actions:  # argparse has no other way to make an option optional
         if action.dest in values:
             action.required = False
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    if not path:
+        raise InputError("settings is empty; give a value, or set the shell variable")
+    from cowclip_merlin.experiments.tuning.settings_file import read_settings
+
+    return dict(read_settings(path_of(path)))
+
+
+def _of_run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the run to go on from, or of a resumed one its own."""
+    from cowclip_merlin.training.run_config import RunConfig, local_run
+    from cowclip_merlin.training.starting.going_on import settings_to_go_on
+
+    if given["resume"] and given["out"]:
+        settings = RunConfig.load(local_run(given["out"])).settings
+    else:
+        settings = settings_to_go_on(given["from"])
+    values = settings.as_dict()
+    return values.pop("overrides") | values
