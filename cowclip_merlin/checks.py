@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from cowclip_merlin.errors import InputError
@@ -14,22 +15,61 @@ ClassWeights = tuple[float, float]
 """Weights of the labels 0 and 1 in the loss."""
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number, also of NumPy; 1.0 and True are not.
+
+    >>> is_whole(3), is_whole(3.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number, also of NumPy; True is not.
+
+    >>> is_number(0.5), is_number(True), is_number("1")
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_whole(values: Mapping[str, object | Sequence[object]]) -> None:
+    """Refuse values that are not whole numbers.
+
+    Args:
+        values: option name -> its number or numbers; None is not given.
+
+    Raises:
+        InputError: if a value is something else, such as 1.0 or True.
+
+    >>> check_whole({"mlp": (8, 4.0)})
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: mlp is 4.0; give a whole number
+    """
+    for option, given in values.items():
+        for value in given if isinstance(given, list | tuple) else (given,):
+            if value is not None and not is_whole(value):
+                raise InputError(f"{option} is {value!r}; give a whole number")
+
+
 def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
-    """Refuse counts below 1.
+    """Refuse counts that are not whole numbers of 1 or more.
 
     Args:
         counts: option name -> its number or numbers.
 
     Raises:
-        InputError: if a count is 0 or negative.
+        InputError: if a count is 0, negative or not whole.
 
     >>> check_at_least_one({"--rounds": 1, "--mlp": (8, 0)})
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --mlp is 0; give 1 or more
     """
+    check_whole(counts)
     for option, given in counts.items():
-        for count in (given,) if isinstance(given, int) else given:
+        for count in given if isinstance(given, list | tuple) else (given,):
             if count < 1:
                 raise InputError(f"{option} is {count}; give 1 or more")
 

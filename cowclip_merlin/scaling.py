@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
@@ -232,6 +232,7 @@ def scale(
     """
     rule = rule or ("sde" if isinstance(source, Hyperparameters) else "cowclip")
     one_of("rule", rule, RULES)
+    check_whole({"batch size": to})
     if to < 1:
         raise InputError(f"batch size is {to}; it must be at least 1")
     if isinstance(source, Hyperparameters):

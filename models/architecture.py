@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 
 
@@ -52,6 +52,8 @@ class Architecture:
     def __post_init__(self) -> None:
         """Check the values, and choose a seed if it is None."""
         object.__setattr__(self, "mlp", tuple(self.mlp))
+        names = ("embedding_dim", "mlp", "mmoe_experts", "capacity", "seed")
+        check_whole({name: getattr(self, name) for name in names})
         one_of("continuous", self.continuous, choices.CONTINUOUS)
         one_of("tables", self.tables, choices.TABLES)
         self._check_capacity()

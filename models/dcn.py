@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.checks import check_whole
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble, tf
@@ -75,6 +76,7 @@ class DCN(ClickModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(columns, architecture, **kwargs)
+        check_whole({"cross_layers": cross_layers})
         if cross_layers < 1:
             raise InputError(f"cross_layers is {cross_layers}; it must be at least 1")
         self.cross_layers = cross_layers

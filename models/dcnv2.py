@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.checks import check_whole
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import assemble, tf
@@ -110,6 +111,7 @@ class DCNv2(DCN):
         experts: int = 4,
         **kwargs: Any,
     ) -> None:
+        check_whole({"low_rank": low_rank, "experts": experts})
         if low_rank is not None and (low_rank < 1 or experts < 1):
             raise InputError(f"low_rank {low_rank}, experts {experts}: both must be at least 1")
         self._low_rank, self._experts = low_rank, experts

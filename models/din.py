@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.batch import Ids
+from cowclip_merlin.checks import check_whole
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble, tf
@@ -92,6 +93,7 @@ class DIN(ClickModel):
     ) -> None:
         super().__init__(columns, architecture, **kwargs)
         self.attention_mlp = tuple(attention_mlp)
+        check_whole({"attention_mlp": self.attention_mlp})
         if not self.attention_mlp or min(self.attention_mlp) < 1:
             raise InputError(f"attention_mlp {self.attention_mlp}: all must be at least 1")
         self.pairs = histories(self.columns)

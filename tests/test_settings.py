@@ -8,10 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.scaling import Hyperparameters, scale
 from cowclip_merlin.settings import Settings, add_options, option, settings_from, values_from
+from cowclip_merlin.tables.admission import new_admission
+from cowclip_merlin.workflows.train_test_split import Split
 
 NAMES = ["a", "b"]
 
@@ -73,6 +79,12 @@ def test_the_help_and_the_docstring_show_defaults_and_choices():
     [
         ({"rows": 0}, "rows is 0; it must be at least 1 and below 10$"),
         ({"rows": 10}, "rows is 10; "),
+        ({"rows": 1.0}, "rows is 1.0; it must be at least 1 and below 10 and a whole number$"),
+        ({"rows": True}, "rows is True; it must be a whole number$"),
+        ({"tries": 2.0}, "tries is 2.0; it must be a whole number$"),
+        ({"widths": (8, 4.0)}, "widths is 4.0; it must be at least 1 and a whole number$"),
+        ({"share": True}, "share is True; it must be a number$"),
+        ({"share": "1"}, "share is '1'; it must be a number$"),
         ({"share": 0.0}, "share is 0.0; it must be above 0 and at most 1$"),
         ({"share": math.nan}, "share is nan; .* and finite$"),
         ({"limit": math.inf}, "limit is inf; it must be at least 0 and finite$"),
@@ -96,3 +108,25 @@ def test_the_parser_refuses_what_is_missing_or_of_another_type(words):
 def test_a_list_of_numbers_has_numbers():
     with pytest.raises(InputError, match="--widths '8,x' is not a list of whole numbers like 8,4"):
         settings_from(parsed("log", "--rows", 5, "--widths", "8,x"), Example)
+
+
+def test_a_whole_number_of_numpy_is_one_of_python():
+    made = Example(file="log", rows=np.int64(4), widths=(np.int32(2),))
+    assert type(made.rows) is int and made.rows == 4 and made.widths == (2,)
+
+
+def test_whole_numbers_that_are_no_settings():
+    """One rule for arguments of models, tables, optimizers and scaling, too."""
+    for wrong in (1.0, True):
+        for refused in (
+            lambda x: Architecture(embedding_dim=x),
+            lambda x: Architecture(mlp=(x,)),
+            lambda x: Architecture(seed=x),
+            lambda x: Hyperparameters(batch_size=x),
+            lambda x: scale("criteo", to=x),
+            lambda x: new_admission((x,)),
+            lambda x: Split(seed=x),
+            lambda x: check_at_least_one({"micro_batches": x}),
+        ):
+            with pytest.raises(InputError, match=f"is {wrong!r}; .*whole number"):
+                refused(wrong)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
 
@@ -34,6 +34,7 @@ class Split:
         one_of("split", self.how, choices.SPLIT_METHODS)
         if not 0 <= self.test_fraction < 1:
             raise InputError(f"`test_fraction` is {self.test_fraction}; give 0 or more, below 1")
+        check_whole({"`seed`": self.seed})
         if self.seed < 0:
             raise InputError(f"`seed` is {self.seed}; it must not be negative")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.addresses import path_of
-from cowclip_merlin.checks import check_unique, is_finite, one_of
+from cowclip_merlin.checks import check_unique, is_finite, is_number, is_whole, one_of
 from cowclip_merlin.errors import InputError
 
 _LIMITS: Mapping[str, Callable[[float, float], bool]] = {
@@ -120,21 +120,29 @@ class Option:
         return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
 
     def typed(self, value: Any) -> Any:
-        """Return a path or an address for the text of one, and a tuple for any sequence."""
+        """Return a path or an address for the text of one, and a tuple for any sequence.
+
+        A whole number of NumPy becomes one of Python, which JSON can hold.
+        """
+        if self.of == "int" and not self.many and is_whole(value):
+            return int(value)
         if self.of in ("Path", "FilePath"):
             return tuple(map(path_of, value)) if self.many else path_of(value)
         return tuple(value) if self.many else value
 
     def check(self, value: float) -> None:
-        """Refuse a number that is not within the limits, or not whole if it must be.
+        """Refuse what is no number, not within the limits, or not whole if it must be.
 
         Raises:
             InputError: if it is not.
         """
-        if not self.limits:
+        if self.of not in ("int", "float"):
             return
-        finite = is_finite(value)
-        whole = self.of != "int" or (finite and value == int(value))
+        if not is_number(value):
+            kind = "a whole number" if self.of == "int" else "a number"
+            raise InputError(f"{self.dest} is {value!r}; it must be {kind}")
+        finite = is_finite(value) or not self.limits
+        whole = self.of != "int" or is_whole(value)
         within = all(_LIMITS[name](value, limit) for name, limit in self.limits.items())
         if not (finite and whole and within):
             words = [f"{name.replace('_', ' ')} {limit}" for name, limit in self.limits.items()]

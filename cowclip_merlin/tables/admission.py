@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.field_rules import MOST_ADMIT
@@ -121,6 +121,7 @@ def new_admission(
     one_of("admission_filter", kind, choices.ADMISSION_FILTERS)
     if not all(1 <= t <= MOST_ADMIT for t in thresholds):
         raise InputError(f"admit is {list(thresholds)}; give numbers from 1 to {MOST_ADMIT}")
+    check_whole({"admit": tuple(thresholds), "window": window, "counters": counters})
     if window < 0 or not 1 <= counters <= 1 << 32:
         raise InputError("admission: give a window of 0 or more, and 1 to 2^32 counters")
     counted = kind == "count" and max(thresholds, default=1) > 1

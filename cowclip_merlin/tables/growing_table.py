@@ -12,7 +12,7 @@ import numpy as np
 
 from cowclip_merlin import choices
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import expiry, table_state
 from cowclip_merlin.tables.admission import new_admission
@@ -113,6 +113,7 @@ class GrowingTable:
         if not self.fields:
             raise InputError("fields is empty: give the rules of each field")
         one_of("absent", self.absent, choices.ABSENT_ROWS)
+        check_whole({"capacity": self.capacity, "max_rows": self.max_rows})
         if most < 1:
             raise InputError(
                 f"capacity is {self.capacity}; give more, as {len(self.fields)} rows are those of "
