@@ -75,7 +75,7 @@ def _print_metrics(
     print(
         f"{rows}: {result.rows:,} rows, AUC {_auc(result.auc, result.auc_error)}, "
         f"log loss {_number(result.log_loss)}, "
-        f"normalized entropy {_number(result.normalized_entropy)}, "
+        f"normalized entropy {_entropy(result.normalized_entropy)}, "
         f"calibration {_number(result.calibration)}"
     )
     if result.by:
@@ -111,6 +111,16 @@ def _by_column(by: AucByColumn, rows: int) -> str:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.6f}"
+
+
+def _entropy(value: float) -> str:
+    """Return a normalized entropy, and what one above 1 means.
+
+    >>> _entropy(0.5), _entropy(1.25)
+    ('0.500000', '1.250000 (worse than always answering the click rate)')
+    """
+    worse = " (worse than always answering the click rate)" if value > 1 else ""
+    return _number(value) + worse
 
 
 def _auc(auc: float, error: float) -> str:

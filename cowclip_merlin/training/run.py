@@ -270,6 +270,8 @@ def _log_settings(
         steps,
         last,
     )
+    if few := _few_steps(rows["train"], steps):
+        log.warning("%s", few)
     log.info(
         "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
         "(warm-up %g epochs), l2 %.6g, r %g, zeta %g, init std %g",
@@ -285,6 +287,29 @@ def _log_settings(
         values.r,
         values.zeta,
         values.init_std,
+    )
+
+
+FEWEST_STEPS = 100
+"""Fewer steps per epoch are told: below, the AUC usually drops."""
+
+
+def _few_steps(rows: int, steps: int) -> str:
+    """Say that an epoch has few steps, and which batch has enough; "" if it does not.
+
+    >>> _few_steps(2696, 3)
+    '3 steps per epoch: the batch is too large for 2,696 rows; 16 would make 169'
+    >>> _few_steps(12800, 100), _few_steps(64, 4)
+    ('', '4 steps per epoch: 64 rows are few')
+    """
+    if steps >= FEWEST_STEPS:
+        return ""
+    if rows < 2 * FEWEST_STEPS:
+        return f"{steps} steps per epoch: {rows:,} rows are few"
+    batch = 1 << (rows // FEWEST_STEPS).bit_length() - 1
+    return (
+        f"{steps} steps per epoch: the batch is too large for {rows:,} rows; {batch} would make "
+        f"{steps_per_epoch(rows, batch)}"
     )
 
 

@@ -22,7 +22,7 @@ from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.scoring.table_file import check_table_file
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
-from cowclip_merlin.training.stopping.best_epoch import weights_folder
+from cowclip_merlin.training.stopping.best_epoch import warning_of_run, weights_folder
 from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorSpec
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _check_aucs(prepared: PreparedData, given: Mapping[str, object]) -> None:
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
     """Load the model of a run with its weights, not compiled.
 
-    These are the last ones, or with early stopping those of the best epoch.
+    These are the last ones, or with early stopping those of the best epoch. A warning says if they
+    scored the test or validation rows worse than always answering the click rate.
 
     Args:
         run: the run folder.
@@ -146,7 +147,10 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
     run = local_run(run)
     config, prepared = RunConfig.load(run), PreparedData.load(data)
     choose_device(device)
-    return _load_model(run, config, prepared)
+    model = _load_model(run, config, prepared)
+    if warning := warning_of_run(run, config.settings):
+        logging.getLogger(__name__).warning("%s", warning)
+    return model
 
 
 def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> None:

@@ -39,7 +39,7 @@ from cowclip_merlin.training.several_workers.worker_state import (
     logging_traffic,
 )
 from cowclip_merlin.training.step_recorder import AfterEpoch, NoRecorder, StepRecorder, ignore_epoch
-from cowclip_merlin.training.stopping.best_epoch import end_message
+from cowclip_merlin.training.stopping.best_epoch import end_message, kept_row, worse_than_constant
 from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.train_step import (
     execution_lengths,
@@ -214,6 +214,9 @@ class Trainer:
             board.close()
         if message := end_message(self.rows, self.settings):
             self.log.info("%s", message)
+        kept = kept_row(self.rows, self.settings)
+        if message := worse_than_constant(kept, self.settings.scored_split):
+            self.log.warning("%s", message)
         return self.rows
 
     def _train_epoch(self, epoch: int) -> tuple[float, int]:

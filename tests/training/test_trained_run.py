@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas
@@ -284,3 +285,25 @@ def test_the_command(run, data, tmp_path, capsys):
     assert "Skipping" not in told.err and "No training configuration" not in told.err
     assert main(command) == 2
     assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.runs
+def test_a_model_worse_than_a_constant_is_told(data, tmp_path, capsys, caplog):
+    """With rates far too large, at each door: train, evaluate, load, score and export."""
+    settings = RunSettings(model="deepfm", **SMALL, overrides={"dense_lr": 1.0}, rule="none")
+    (row,) = train(data, settings, out=tmp_path / "bad")
+    assert row["test_normalized_entropy"] > 1
+    words = "scores the test rows worse than always answering the click rate"
+    told = (tmp_path / "bad" / "train.log").read_text()
+    assert words in told
+    assert "11 steps per epoch: the batch is too large for 2,700 rows; 16 would make 169" in told
+    assert main(["evaluate", str(tmp_path / "bad"), str(data)]) == 0
+    assert "(worse than always answering the click rate)" in capsys.readouterr().out
+    for door in (load_run, cc.training.Scorer, partial(export_run, out=tmp_path / "MODEL")):
+        caplog.clear()
+        door(tmp_path / "bad", data)
+        assert words in caplog.text
+    (tmp_path / "bad" / "metrics.csv").write_text("epoch\nx\n")
+    caplog.clear()
+    load_run(tmp_path / "bad", data)
+    assert words not in caplog.text

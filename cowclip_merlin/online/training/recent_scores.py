@@ -7,7 +7,12 @@ from threading import Lock
 
 import numpy as np
 
-from cowclip_merlin.metrics import log_loss, roc_auc, root_mean_squared_error
+from cowclip_merlin.metrics import (
+    log_loss,
+    normalized_entropy,
+    roc_auc,
+    root_mean_squared_error,
+)
 from cowclip_merlin.targets import Target, columns_of_targets
 from cowclip_merlin.types import Array
 
@@ -92,6 +97,18 @@ class RecentScores:
         """Log loss; None without events."""
         labels, scores, weights = self._copies()
         return float(log_loss(labels, scores, sample_weight=weights)) if len(labels) else None
+
+    def normalized_entropy(self) -> float | None:
+        """Log loss divided by that of the click rate; None before as many events as are kept.
+
+        A new model begins with scores that are worse than the click rate.
+        """
+        if len(self) < len(self._labels):
+            return None
+        labels, scores, weights = self._copies()
+        if not labels.any() or labels.all():
+            return None
+        return float(normalized_entropy(labels, scores, sample_weight=weights))
 
     def rmse(self) -> float | None:
         """Root mean squared error of a regression; None without events."""

@@ -75,6 +75,12 @@ _COLUMN_OF = {
 """Metric -> column of `metrics.csv`, if their names differ."""
 
 
+WORSE = (
+    "the newest events are scored worse than always answering the click rate: normalized entropy "
+    "%.3f; go back to an older snapshot, or train with smaller rates"
+)
+
+
 class StatusReport:
     """Writes a line and a row of `metrics.csv` every few seconds.
 
@@ -92,7 +98,7 @@ class StatusReport:
         self.newest: Numbers = {}
         self._file, self._log, self._scores = file, log, scores
         self._timer, self._trained, self._damaged = Timer(EVERY), 0, 0
-        self.is_full = False
+        self.is_full = self._is_worse = False
 
     def begin(self, trained: int) -> None:
         """Count events from now on.
@@ -143,6 +149,10 @@ class StatusReport:
         if row["damaged"] > self._damaged:
             self._damaged = row["damaged"]
             self._log.warning("%s damaged messages; the newest: %s", f"{row['damaged']:,}", reason)
+        entropy = self._scores.first.normalized_entropy() or 0.0
+        if entropy > 1 and not self._is_worse:
+            self._log.warning(WORSE, entropy)
+        self._is_worse = entropy > 1
         if row["evicted"] and not self.is_full:
             self.is_full = True
             self._log.warning(FULL)

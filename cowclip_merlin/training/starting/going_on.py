@@ -9,7 +9,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.stopping.best_epoch import best_row, score_of
+from cowclip_merlin.training.stopping.best_epoch import kept_row, score_of
 
 _OF_ONE_RUN: Mapping[str, Any] = {
     "epochs": 1,
@@ -36,11 +36,6 @@ def settings_to_go_on(run: str | FilePath, **given: Any) -> RunSettings:
     before = RunConfig.load(local_run(run)).settings
     overrides = dict(before.overrides) | dict(given.get("overrides", {}))
     return RunSettings(**{**vars(before), **_OF_ONE_RUN, **given, "overrides": overrides})
-
-
-def kept_row(rows: Sequence[Metrics], settings: RunSettings) -> Metrics:
-    """Return the metrics of the weights that a run keeps: of its best epoch, or the last ones."""
-    return best_row(rows, settings.scored_split) if settings.early_stopping else rows[-1]
 
 
 def became_worse(config: RunConfig, rows: Sequence[Metrics]) -> bool:

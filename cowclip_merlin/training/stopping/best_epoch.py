@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +79,40 @@ def epoch_words(rows: Rows) -> str:
     return f"epoch {best['epoch']} of {rows[-1]['epoch']} (best on validation rows)"
 
 
+def kept_row(rows: Rows, settings: RunSettings) -> Metrics:
+    """Return the metrics of the weights that a run keeps: of its best epoch, or the last ones."""
+    return best_row(rows, settings.scored_split) if settings.early_stopping else rows[-1]
+
+
+def worse_than_constant(row: Metrics, split: str) -> str | None:
+    """Say that an epoch scored a label worse than a constant does; None if it did not.
+
+    >>> worse_than_constant({"epoch": 1, "test_normalized_entropy": 1.25}, "test").partition(":")[0]
+    'epoch 1 scores the test rows worse than always answering the click rate'
+    """
+    several = {
+        name: x.get("normalized_entropy", 0) for name, x in target_metrics(row, split).items()
+    }
+    found = several or {"": row.get(f"{split}_normalized_entropy", 0.0)}
+    wrong = {name: float(x) for name, x in found.items() if x != "" and float(x) > 1}
+    if not wrong:
+        return None
+    values = ", ".join(f"{name} {x:.3f}".strip() for name, x in wrong.items())
+    return (
+        f"epoch {row['epoch']} scores the {split} rows worse than always answering the click rate: "
+        f"normalized entropy {values}"
+    )
+
+
+def warning_of_run(run: Path, settings: RunSettings) -> str | None:
+    """Return `worse_than_constant` of the weights of a run; None if its metrics cannot be read."""
+    rows: Rows = []
+    with suppress(InputError):
+        rows = [parse_metrics_row(x) for x in read_metrics(run / "metrics.csv", epochs=sys.maxsize)]
+    found = worse_than_constant(kept_row(rows, settings), settings.scored_split) if rows else None
+    return found and f"{run}: {found}; train with fewer epochs, or smaller rates"
+
+
 def end_message(rows: Rows, settings: RunSettings) -> str | None:
     """Return what a run tells about its best epoch at its end, if anything.
 
@@ -98,7 +133,8 @@ def end_message(rows: Rows, settings: RunSettings) -> str | None:
     remedy = (
         f"train with --epochs {best['epoch']}, or with --early-stopping 1"
         if split == "validation"
-        else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1"
+        else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1, "
+        "then train again on all rows with that --epochs"
     )
     went = "fell" if is_auc else "rose"
     return (

@@ -146,6 +146,18 @@ def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
 
 
+def test_scores_worse_than_a_constant_are_warned_of_once(tmp_path, caplog):
+    scores = TargetScores([Target("click")], 100)
+    report = StatusReport(tmp_path / "metrics.csv", logging.getLogger("report"), scores)
+    labels = np.arange(100) % 10 == 0
+    for share, score, warned in ((0.5, 0.9, 0), (1, 0.9, 1), (1, 0.9, 1), (1, 0.0, 1), (1, 0.5, 2)):
+        part = labels[: int(share * 100)]
+        scores.add(part.astype(int), np.where(part, 0.5, score or 0.05))
+        report.write(dict.fromkeys(COLUMNS, 0), reason="")
+        assert len([x for x in caplog.records if x.levelname == "WARNING"]) == warned
+    assert "worse than always answering the click rate: normalized entropy" in caplog.text
+
+
 def test_scores_that_come_during_the_computation_of_an_auc_change_nothing(monkeypatch):
     draw = np.random.default_rng(5)
     labels, scores = draw.integers(0, 2, 50), draw.random(50, np.float32)
