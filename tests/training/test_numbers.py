@@ -17,7 +17,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
+from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.run_config import features_of_json, online_config
+from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.targets import targets_of
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
 from cowclip_merlin.training.build import build_model
@@ -225,3 +230,19 @@ def test_the_unit_of_a_number_changes_nothing_else(tmp_path):
     features = SimpleNamespace(targets=kept.targets, scales={})
     with pytest.raises(InputError, match="write `prepared: FOLDER` into the features file"):
         OfflineStart(tmp_path / "RUN1", tmp_path / "DATA1", SimpleNamespace(features=features))
+    (tmp_path / "f.yaml").write_text(
+        "label: [buy, price]\nregression: price\ntime: time\nprepared: DATA1\n"
+        "categorical: [{name: user}]\ncontinuous: [{name: age}]\n"
+    )
+    read = load_features(tmp_path / "f.yaml")
+    written = json.loads(
+        json.dumps(
+            online_config(OnlineSettings(run=replace(RUN, update="lazy", epochs=1)), read)[
+                "features"
+            ]
+        )
+    )
+    assert features_of_json(written) == read
+    columns = Columns.from_schema(log_schema(read), rows=99, several=True)
+    assert columns.scales == read.scales
+    assert {n: tuple(x) for n, x in read.scales.items()} == kept.statistics.scales
