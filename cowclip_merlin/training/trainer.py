@@ -212,11 +212,11 @@ class Trainer:
                     self.after_epoch(self.rows[-1])
         finally:
             board.close()
-        if message := end_message(self.rows, self.settings):
-            self.log.info("%s", message)
         kept = kept_row(self.rows, self.settings)
         if message := worse_than_constant(kept, self.settings.scored_split):
             self.log.warning("%s", message)
+        if message := end_message(self.rows, self.settings):
+            self.log.info("%s", message)
         return self.rows
 
     def _train_epoch(self, epoch: int) -> tuple[float, int]:

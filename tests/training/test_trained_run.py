@@ -296,7 +296,7 @@ def test_a_model_worse_than_a_constant_is_told(data, tmp_path, capsys, caplog):
     words = "scores the test rows worse than always answering the click rate"
     told = (tmp_path / "bad" / "train.log").read_text()
     assert words in told
-    assert "11 steps per epoch: the batch is too large for 2,700 rows; 16 would make 169" in told
+    assert "11 steps per epoch: the batch is too large for 2,696 rows; 16 would make 169" in told
     assert main(["evaluate", str(tmp_path / "bad"), str(data)]) == 0
     assert "(worse than always answering the click rate)" in capsys.readouterr().out
     for door in (load_run, cc.training.Scorer, partial(export_run, out=tmp_path / "MODEL")):
