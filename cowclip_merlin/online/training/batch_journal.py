@@ -5,7 +5,7 @@ So each batch is noted before its step:
 
     RUN/batches/40000.csv     after the snapshot 40000
     1024,1                    its events, and times the batch size that its rates are for
-    1024,1,[[2051]]           the same, and the places after the messages that the clock refused
+    1024,1,[[2051,2060]]      the same, and the first and last messages that the clock refused
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.training.refused import Range
 from cowclip_merlin.system.files import atomic_write
 
 
@@ -26,12 +26,12 @@ class Batch(NamedTuple):
     Attributes:
         size: its events.
         factor: times the batch size that its hyper-parameters are for.
-        refused: places in the log, up to its end, after messages that the clock refused.
+        refused: messages of the log, up to its end, that the clock refused.
     """
 
     size: int
     factor: int
-    refused: tuple[Position, ...] = ()
+    refused: tuple[Range, ...] = ()
 
     def line(self) -> str:
         """Return its line in the journal."""
@@ -83,7 +83,7 @@ class BatchJournal:
         """
         whole = [batch for batch in made if batch.size]
         rest = (*whole[-1:], *made[len(whole) :], *left)
-        refused = tuple(place for batch in rest for place in batch.refused)
+        refused = tuple(each for batch in rest for each in batch.refused)
         whole[-1:] = [batch._replace(refused=refused) for batch in whole[-1:]]
         later = [each for each in self._snapshots() if each > snapshot]
         self._write(self._path(snapshot), whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
 from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.training.refused import Range, RefusedMessages, are_in
 from cowclip_merlin.online.training.repeats import RepeatFilter
 
 WAIT = 0.05
@@ -72,8 +73,8 @@ class EventReader:
         position: where to start.
         damaged: counts the messages that are no events.
         repeats: drops events by key; None keeps all.
-        refused: the places after the messages to refuse instead of those ahead of the clock, until
-            `use_clock` is called; None: use the clock.
+        refused: the messages to refuse instead of those ahead of the clock, until `use_clock` is
+            called; None: use the clock.
         warn: is called with a line if the log does not answer.
         decoder: decodes messages; None: this process does, by its clock.
 
@@ -89,14 +90,14 @@ class EventReader:
         *,
         damaged: DamagedMessages,
         repeats: RepeatFilter | None = None,
-        refused: Collection[Position] | None = None,
+        refused: Sequence[Range] | None = None,
         warn: Callable[[str], None] = lambda _: None,
         decoder: Decoder | None = None,
     ) -> None:
         self._decoder = decoder or _OwnDecoder(features)
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats, self._warn = damaged, repeats, warn
-        self._refused, self._ahead = refused, []
+        self._refused, self._ahead = refused, RefusedMessages()
         self._taken = self._read_to = position
         self._waiting: list[_Piece] = []  # was read, and is in no batch yet
         self._batch: list[_Piece] = []  # of the next batch, which is not full yet
@@ -144,14 +145,9 @@ class EventReader:
         self._waiting.clear()
         self._read_to = self._taken
 
-    def take_refused(self) -> list[Position]:
-        """Return the places after the messages that the clock refused, up to the last batch.
-
-        Each is returned once.
-        """
-        taken = [place for place in self._ahead if place <= self.position]
-        self._ahead = self._ahead[len(taken) :]
-        return taken
+    def take_refused(self) -> list[Range]:
+        """Return the messages that the clock refused, up to the last batch; each once."""
+        return self._ahead.take(self.position[0])
 
     def peek(self) -> Events | None:
         """Return some of the next events without taking them; None if there are none yet."""
@@ -269,12 +265,14 @@ class EventReader:
 
     def _refuse_ahead(self, messages: list[Message], events: Events, damage: Damage) -> None:
         """Refuse the messages ahead of the clock, or those that were refused before."""
-        before = set(damage.reasons)
+        numbers = np.array([message.after[0] for message in messages], np.int64)
         if self._refused is None:
+            right = damage.good(len(messages))
             refuse_ahead(events.times, self._decoder.now(), self._features, damage)
-            self._ahead += [messages[i].after for i in sorted(set(damage.reasons) - before)]
+            good = damage.good(len(messages))
+            self._ahead.add(numbers, right & ~good, good)
         else:
-            again = np.array([message.after in self._refused for message in messages])
+            again = are_in(self._refused, numbers)
             damage.add(again, lambda _: "was refused before as in the future")
 
     def _skip_to(self, position: Position) -> None:

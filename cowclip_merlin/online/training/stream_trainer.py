@@ -16,6 +16,7 @@ from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
+from cowclip_merlin.online.training.refused import Range
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
@@ -128,7 +129,7 @@ class StreamTrainer:
             self._go_on()
         self._finish()
 
-    def _read_from(self, position: Position, refused: set[Position] | None = None) -> EventReader:
+    def _read_from(self, position: Position, refused: Sequence[Range] | None = None) -> EventReader:
         return EventReader(
             self._events,
             self.trainer.features,
@@ -151,11 +152,11 @@ class StreamTrainer:
         self._save(wait=True)
 
     def _begin_together(
-        self, first: int | None = None, refused: set[Position] | None = None
+        self, first: int | None = None, refused: Sequence[Range] | None = None
     ) -> None:
         """Tell the other workers where to begin."""
-        places = None if refused is None else tuple(refused)
-        self._team.begin(Start(self._reader.position, first, self._servers is not None, places))
+        ranges = None if refused is None else tuple(refused)
+        self._team.begin(Start(self._reader.position, first, self._servers is not None, ranges))
 
     def _first_time(self) -> int | None:
         """The time of the first event; None after a signal."""
@@ -192,7 +193,7 @@ class StreamTrainer:
         self._events.keep_from(position, forget=False)  # a rollback goes to an older snapshot
         self.log.info("resumed after %s events", f"{self.trained:,}")
         batches = self._journal.after(snapshot.number)
-        refused = {place for batch in batches for place in batch.refused}
+        refused = [each for batch in batches for each in batch.refused]
         self._reader = self._read_from(position, refused)
         self._begin_together(refused=refused)
         made: list[Batch] = []

@@ -142,11 +142,11 @@ def test_events_in_no_batch_are_refused_by_the_clock_after_a_replay(tmp_path):
     rows = [event(0), event(1, time=later), event(2), event(3, time=later), event(4)]
     log = log_of(tmp_path / "log", [json.dumps(row).encode() for row in rows])
     places = [message.after for message in log.read(log.start(), 9)]
-    reader = reader_of(log, tmp_path, refused={places[1]})
+    reader = reader_of(log, tmp_path, refused=[(places[1][0], places[1][0])])
     assert times(reader.next_batch(2, wait=0)) == [0, 2]
     reader.use_clock()
     assert times(reader.next_batch(1, wait=0)) == [4]
-    assert reader.take_refused() == [places[3]] and reader.take_refused() == []
+    assert reader.take_refused() == [(places[3][0], places[3][0])] and reader.take_refused() == []
     assert reader._damaged.count == 2
 
 

@@ -132,7 +132,7 @@ class Follower:
             start.position,
             damaged=DamagedMessages(None),
             repeats=self._repeats,
-            refused=None if start.refused is None else set(start.refused),
+            refused=start.refused,
             warn=self._warn,
             decoder=self._decoder,
         )
@@ -155,6 +155,7 @@ class Follower:
         events = self._reader.take_batch(turn.number)
         if events is None:
             raise RuntimeError(f"{self.group}: has read fewer events than worker 0")
+        self._reader.take_refused()  # worker 0 notes them
         return events
 
     def _save(self, turn: Turn) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.training.refused import Range
 from cowclip_merlin.tables.field_rules import TableStatistics
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import texts_of_all
@@ -83,13 +84,13 @@ class Start(NamedTuple):
         position: in the log of events.
         first: time of the first event, of a new run that starts from another one; or None.
         servers: whether servers follow.
-        refused: places after messages to refuse, until the turn `CLOCK`; None: use the clock.
+        refused: messages to refuse, until the turn `CLOCK`; None: use the clock.
     """
 
     position: Position
     first: int | None = None
     servers: bool = False
-    refused: tuple[Position, ...] | None = None
+    refused: tuple[Range, ...] | None = None
 
 
 class Alone:
