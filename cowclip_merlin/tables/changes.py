@@ -37,13 +37,22 @@ class ChangeLog:
 
     Args:
         id_map: whose ids; all rows that are in use count as changed at first.
+        most_gone: ids to remember that have lost their rows; beyond it the log is broken. None:
+            all.
+
+    Attributes:
+        is_broken: whether it has forgotten ids that are gone. The copy then needs a whole state,
+            and this log `begin_again`.
+        breaks: how often it broke.
     """
 
-    def __init__(self, id_map: IdMap) -> None:
-        self._id_map = id_map
+    def __init__(self, id_map: IdMap, most_gone: int | None = None) -> None:
+        self._id_map, self._most_gone = id_map, most_gone
+        self.is_broken, self.breaks = False, 0
         self._flags = np.zeros(id_map.capacity, np.bool_)
         self._rows: list[Array] = []  # since the last `collect`; flagged
         self._gone: list[Dropped] = []
+        self._num_gone = 0  # in `_gone`, some of them several times
         self._handed_out = _no_changes()
         self._add_all()
 
@@ -59,15 +68,34 @@ class ChangeLog:
 
     def add_gone(self, dropped: Dropped) -> None:
         """Note that these ids have lost their rows."""
-        if len(dropped.ids):
-            self._gone.append(dropped)
+        if len(dropped.ids) == 0 or self.is_broken:
+            return
+        self._gone.append(dropped)
+        self._num_gone += len(dropped.ids)
+        if self._most_gone is not None and self._num_gone > self._most_gone:
+            self._bound_gone(self._most_gone)
+
+    def _bound_gone(self, most: int) -> None:
+        """Remember each id once, or none if these are many: to bound them takes a while."""
+        gone = self._all_gone()
+        self._gone, self._num_gone = [gone], len(gone.ids)
+        if len(gone.ids) > most // 2:
+            self._gone, self._num_gone = [], 0
+            self._handed_out = self._handed_out._replace(gone=_no_changes().gone)
+            self.is_broken, self.breaks = True, self.breaks + 1
+
+    def begin_again(self) -> None:
+        """Forget all: the copy gets the whole state that the table has now."""
+        self.collect()
+        self.clear()
+        self.is_broken = False
 
     def collect(self) -> Changes:
         """All that changed since what was last cleared; an id that came back is not gone."""
         self._handed_out = self._all()
         for rows in self._rows:  # also those that are free now: they may be used again
             batch_loops.mark(self._flags, rows, False)
-        self._rows, self._gone = [], []
+        self._rows, self._gone, self._num_gone = [], [], 0
         return self._handed_out
 
     def _all(self) -> Changes:

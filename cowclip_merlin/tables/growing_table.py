@@ -252,13 +252,16 @@ class GrowingTable:
         dropped = expiry.expire(self._id_map, self._parts.expiry, rows)
         return self._note_gone(EXPIRED, dropped)
 
-    def track_changes(self) -> ChangeLog:
+    def track_changes(self, most_gone: int | None = None) -> ChangeLog:
         """Start to remember changes for a serving copy; each copy needs a log of its own.
 
         All rows that are in use count as changed at first. The log grows until it is cleared, so
         give it to `stop_tracking` when its copy needs no more changes.
+
+        Args:
+            most_gone: see `ChangeLog`.
         """
-        log = ChangeLog(self._id_map)
+        log = ChangeLog(self._id_map, most_gone)
         self._parts.changes.append(log)
         return log
 

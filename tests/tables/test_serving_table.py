@@ -87,3 +87,40 @@ def test_a_state_with_more_rows_than_the_capacity_is_refused():
     follower.sync(True)
     with pytest.raises(InputError, match="capacity is 5"):
         ServingTable(FIELDS, 5, [3, 1]).restore(follower.copy.state())
+
+
+def expiring(table, ids, now):
+    """Let ids of the first field come, and go at once."""
+    table.admit(np.stack([ids, np.zeros_like(ids)], axis=1), now)
+    table.admit(np.array([[0, 0]]), now + 4)
+    table.expire()
+
+
+def test_ids_that_go_again_and_again_are_remembered_once():
+    table = new_table()
+    log = table.track_changes(most_gone=16)
+    for i in range(100):
+        expiring(table, np.arange(1, 7), 10 * i)
+        assert log._num_gone <= 16
+    assert not log.is_broken
+    assert log.collect().gone.ids.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_more_ids_than_are_remembered_break_the_log():
+    table = new_table()
+    log = table.track_changes(most_gone=16)
+    copy = ServingTable(FIELDS, CAPACITY, [3, 1])
+    for i in range(100):
+        expiring(table, np.arange(1, 7) + 6 * i, 10 * i)
+        assert log._num_gone <= 16
+    assert (log.is_broken, log.breaks) == (True, 1) and len(log.collect().gone.ids) == 0
+    log.begin_again()
+    used = table.state()
+    state = {name: used[name] for name in ("ids", "fields", "free")}
+    copy.restore(state | {f"table{i}": used[f"table{i}.w"] for i in range(2)})
+    expiring(table, np.array([7, 8]), 1000)
+    changes = log.collect()
+    assert not log.is_broken and changes.gone.ids.tolist() == [7, 8]
+    copy.apply(changes, [memory.w[changes.rows] for memory in table.memory])
+    for found, wanted in zip(copy.read(EVERY_ID), values_of(table), strict=True):
+        assert np.array_equal(found, wanted)

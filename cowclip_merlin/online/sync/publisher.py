@@ -61,6 +61,8 @@ class Publisher:
         )
         self._seq = 0
         self._snapshots: list[Position] = []  # places of the last messages that name one
+        self._breaks = 0  # of the changes, that servers have got a snapshot for
+        self._breaks_at: dict[int, int] = {}  # those before each snapshot that servers do not know
 
     @property
     def idle(self) -> bool:
@@ -72,9 +74,19 @@ class Publisher:
         self._changes.arrived()  # what `sync` collected
         return True
 
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether too many ids are gone to tell servers: they have to load a snapshot."""
+        return self._changes.breaks > self._breaks
+
+    def is_complete(self, snapshot: int) -> bool:
+        """Whether a snapshot began after all ids were gone that are not remembered."""
+        return self._breaks_at.get(snapshot, 0) == self._changes.breaks
+
     def begin(self, generation: int, run: str, snapshot: int) -> None:
         """Tell servers to load a snapshot."""
-        self.generation = generation
+        self.generation, self._seq = generation, 0
+        self._known(snapshot)
         self._send([Part(GENERATION, self._about(run, snapshot), {})], mark=True)
 
     def sync(self, info: Mapping[str, Json], *, dense: bool) -> bool:
@@ -99,7 +111,13 @@ class Publisher:
 
     def snapshot_begins(self, snapshot: int) -> None:
         """Remember what changes from now on, until servers know this snapshot."""
+        self._breaks_at[snapshot] = self._changes.breaks
         self._changes.snapshot_begins(snapshot)
+
+    def snapshot_failed(self, snapshot: int) -> None:
+        """Forget a snapshot that servers will not know."""
+        self._breaks_at.pop(snapshot, None)
+        self._changes.snapshot_failed(snapshot)
 
     def snapshot_ends(self, run: str, snapshot: int) -> bool:
         """Tell servers of a snapshot, and remove the messages before the one before it.
@@ -112,9 +130,15 @@ class Publisher:
         """
         if not self.idle:
             return False
-        self._changes.snapshot_ends(snapshot)
+        self._known(snapshot)
         self._send([Part(SNAPSHOT, self._about(run, snapshot), {})], mark=True)
         return True
+
+    def _known(self, snapshot: int) -> None:
+        """Remember nothing any more for a snapshot that servers know."""
+        self._breaks = self._breaks_at.get(snapshot, self._breaks)
+        self._breaks_at = {n: x for n, x in self._breaks_at.items() if n > snapshot}
+        self._changes.snapshot_ends(snapshot)
 
     def _about(self, run: str, snapshot: int) -> JsonObject:
         return {"run": run, "snapshot": snapshot} | noted(self._trainer.features)

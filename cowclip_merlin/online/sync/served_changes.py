@@ -8,6 +8,10 @@ from cowclip_merlin.tables import GrowingTable
 from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.types import Array
 
+MOST_GONE = 1 << 22
+"""Ids without a row to remember while servers cannot be told: 64 MiB. Beyond it servers load a
+snapshot."""
+
 
 class ChangedRows(NamedTuple):
     """Changes, and the changed rows of each embedding table, float32 [n, d]."""
@@ -18,6 +22,10 @@ class ChangedRows(NamedTuple):
 
 class ServedChanges(Protocol):
     """Where a `Publisher` gets changes from."""
+
+    @property
+    def breaks(self) -> int:
+        """How often ids were forgotten that are gone: only a later snapshot is complete."""
 
     def collect(self) -> ChangedRows:
         """Return all that has changed since what has arrived; no step may run meanwhile."""
@@ -31,6 +39,9 @@ class ServedChanges(Protocol):
     def snapshot_ends(self, snapshot: int) -> None:
         """Return with the next `collect` what has changed since this snapshot began, too."""
 
+    def snapshot_failed(self, snapshot: int) -> None:
+        """Forget a snapshot that servers will not know."""
+
     def close(self) -> None:
         """Remember changes no longer."""
 
@@ -43,8 +54,13 @@ class TableChanges:
     """
 
     def __init__(self, table: GrowingTable) -> None:
-        self._table, self._log = table, table.track_changes()
+        self._table, self._log = table, table.track_changes(MOST_GONE)
         self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
+
+    @property
+    def breaks(self) -> int:
+        """How often ids were forgotten that are gone: only a later snapshot is complete."""
+        return self._log.breaks
 
     def collect(self) -> ChangedRows:
         """Return all that has changed since what has arrived; no step may run meanwhile."""
@@ -59,6 +75,8 @@ class TableChanges:
 
     def snapshot_begins(self, snapshot: int) -> None:
         """Remember what changes from now on, until servers know this snapshot."""
+        if self._log.is_broken:
+            self._log.begin_again()
         self._since[snapshot] = []
 
     def snapshot_ends(self, snapshot: int) -> None:
@@ -67,6 +85,10 @@ class TableChanges:
             self._log.add_rows(changes.rows)
             self._log.add_gone(changes.gone)
         self._since = {number: x for number, x in self._since.items() if number > snapshot}
+
+    def snapshot_failed(self, snapshot: int) -> None:
+        """Forget a snapshot that servers will not know."""
+        self._since.pop(snapshot, None)
 
     def close(self) -> None:
         """Remember changes no longer."""

@@ -17,6 +17,7 @@ from cowclip_merlin.types import Json
 _GENERATION = "generation.json"
 
 _LONGEST_END = 30.0  # seconds to wait at the end for the log
+_AGAIN = 60.0  # seconds between two snapshots that only servers need
 
 
 class ServerSync:
@@ -57,6 +58,7 @@ class ServerSync:
         self._timer, self._dense_timer = Timer(settings.sync_every), Timer(settings.dense_every)
         self._first = True
         self._announced: int | None = None  # a snapshot that servers do not know yet
+        self._asked: Timer | None = None  # since servers last asked for a snapshot
 
     def begin(self, snapshot: int) -> None:
         """Tell servers to load a snapshot, and to follow from there."""
@@ -70,18 +72,40 @@ class ServerSync:
     def sync(self, info: Mapping[str, Json]) -> bool:
         """Send what has changed, if all before has arrived; no step may run meanwhile."""
         dense = self._first or self._dense_timer.due()
-        if self._announced is not None and self._publisher.snapshot_ends(
-            self._run, self._announced
-        ):
+        if self._announced is not None and self._tell(self._announced):
             self._announced, self._first = None, True  # a server that starts there needs all
             return False
-        if not self._publisher.sync(info, dense=dense):
+        if self._publisher.needs_snapshot or not self._publisher.sync(info, dense=dense):
             return False
         self._timer.reset()
         if dense:
             self._dense_timer.reset()
         self._first = False
         self.syncs += 1
+        return True
+
+    def _tell(self, number: int) -> bool:
+        """Tell servers of a snapshot; False if not all before has arrived."""
+        if not self._publisher.needs_snapshot:
+            return self._publisher.snapshot_ends(self._run, number)
+        if not self._publisher.idle:
+            return False
+        if self._publisher.is_complete(number):
+            self._generation, self._asked = self._generation + 1, None
+            self.begin(number)
+            self._warn(
+                "too many ids have gone since the last sync to tell servers; they load snapshot "
+                f"{number}"
+            )
+        return True
+
+    def asks_for_snapshot(self) -> bool:
+        """Whether to write a snapshot now, without which servers cannot go on."""
+        if self._announced is not None or not self._publisher.needs_snapshot:
+            return False
+        if not self._publisher.idle or not (self._asked is None or self._asked.due()):
+            return False
+        self._asked = Timer(_AGAIN)
         return True
 
     def snapshot_begins(self, number: int) -> None:
@@ -92,6 +116,10 @@ class ServerSync:
         """Tell servers of a snapshot with the next sync."""
         self._announced = number
 
+    def snapshot_failed(self, number: int) -> None:
+        """Forget a snapshot that servers cannot load."""
+        self._publisher.snapshot_failed(number)
+
     def end(self, sync: Callable[[], None]) -> None:
         """Sync for the last time, with the dense weights.
 
@@ -100,9 +128,11 @@ class ServerSync:
         """
         self._first, before = True, self.syncs
         while self.syncs == before and self._publisher.wait(_LONGEST_END):
+            if self._publisher.needs_snapshot and self._announced is None:
+                break
             sync()
-        if not self._publisher.wait(0 if self.syncs == before else _LONGEST_END):
-            self._warn("the log of the servers does not answer; the last sync is sent at a restart")
+        if self.syncs == before or not self._publisher.wait(_LONGEST_END):
+            self._warn("the servers do not have the last sync; it is sent at a restart")
 
     def close(self) -> None:
         """End the thread."""

@@ -310,11 +310,15 @@ class StreamTrainer:
     def _save_if_due(self) -> None:
         if (number := self._snapshots.finished()) is not None:
             self._announce(number)
-        every = self.settings.snapshot_every
         whole = not self._reader.pending and not self._snapshots.busy
-        if every and self._snapshot_timer.due() and whole and self.trained > self._saved:
+        if whole and self.trained > self._saved and self._is_snapshot_due():
             self._save()
             self._snapshot_timer.reset()
+
+    def _is_snapshot_due(self) -> bool:
+        if self.settings.snapshot_every and self._snapshot_timer.due():
+            return True
+        return self._servers is not None and self._servers.asks_for_snapshot()
 
     def _save(self, *, wait: bool = False) -> None:
         """Begin to write a snapshot; what the batch in progress has taken is not part of it."""
@@ -323,9 +327,10 @@ class StreamTrainer:
         arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
         if self._repeats is not None:
             arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
-        if self._servers and not wait:
+        is_first = self._saved < 0  # servers begin with it
+        if self._servers and not is_first:
             self._servers.snapshot_begins(self.trained)
-        self._team.say(Turn(SAVE, self.trained, factor=int(not wait)))
+        self._team.say(Turn(SAVE, self.trained, factor=int(not is_first)))
         features = self.trainer.features
         self._stored.begin(self.trained, arrays, self._reader.position, features)
         self._positions = [*self._positions, self._reader.position]
@@ -339,6 +344,8 @@ class StreamTrainer:
         """Tell servers of a snapshot that is on the disk, and trim the log of events."""
         if (problem := self._snapshots.problem) is not None:
             self.log.warning("%s; servers are not told of snapshot %s", problem, number)
+            if self._servers:
+                self._servers.snapshot_failed(number)
         elif self._servers:
             self._servers.snapshot_ends(number)
         if len(self._positions) < self.settings.keep_snapshots:

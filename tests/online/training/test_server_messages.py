@@ -7,11 +7,16 @@ from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.logs import retrying
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.sync import sync_message
+from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.run_config import CONFIG, online_config
+from cowclip_merlin.online.sync import served_changes, sync_message
 from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import numbers
 
@@ -131,6 +136,46 @@ def test_a_snapshot_that_takes_long_is_announced_with_what_changed_meanwhile(
                 server.apply(SyncMessage.decode(each.value))
             position = found[-1].after
         np.testing.assert_allclose(server.predict(batch), trainer.predict(batch), atol=1e-6, rtol=0)
+
+
+class AwayLog(FileLog):
+    """A sync log that is away while a condition holds; a server reads each message at once."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.is_away, self.server = lambda: False, Follower(lambda: FileLog(folder))
+
+    def append(self, values):
+        if self.is_away():
+            raise LogUnavailable("redis://h: does not answer")
+        after = super().append(values)
+        while self.server.step():
+            pass
+        return after
+
+
+@pytest.mark.parametrize("most", [4, 1 << 20])
+def test_servers_load_a_snapshot_if_too_many_ids_went_while_the_log_was_away(
+    tmp_path, settings, events, monkeypatch, caplog, most
+):
+    monkeypatch.setattr(served_changes, "MOST_GONE", most)
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.001)
+    sync = AwayLog(tmp_path / "sync")
+    work = stream_trainer(tmp_path / "run", settings, events, sync, dense_every=0.0)
+    write_json(tmp_path / "run" / CONFIG, online_config(settings, FEATURES))
+    (log,), remembered = work.trainer.table._parts.changes, []
+    sync.is_away = lambda: remembered.append(log._num_gone) or 200 < work.trained < 800
+    work.run()
+    breaks = most == 4
+    assert bool(log.breaks) == breaks and max(remembered) <= 2 * most and not log.is_broken
+    model = sync.server.model
+    assert model.generation == last_sync(sync).generation == 1 + breaks
+    assert len(model) == work.trainer.table.num_rows
+    batch, _ = encode_messages(messages(range(EVENTS - 200, EVENTS + 200)), FEATURES)
+    found = model.predict(batch).probabilities.reshape(-1)
+    np.testing.assert_allclose(found, work.trainer.predict(batch).reshape(-1), atol=1e-6, rtol=0)
+    assert ("too many ids have gone since the last sync" in caplog.text) == breaks
 
 
 @pytest.mark.thorough

@@ -25,6 +25,11 @@ class ChangesOfAll:
     def __init__(self, conductor: Conductor, own: TableChanges, num_fields: int) -> None:
         self._conductor, self._own, self._num_fields = conductor, own, num_fields
 
+    @property
+    def breaks(self) -> int:
+        """How often ids were forgotten that are gone, on all workers, as far as they have told."""
+        return self._own.breaks + sum(each.breaks for each in self._conductor.others)
+
     def collect(self) -> ChangedRows:
         """Return all that has changed since what has arrived; no step may run meanwhile."""
         self._conductor.say(Turn(COLLECT))
@@ -43,6 +48,10 @@ class ChangesOfAll:
         """Return with the next `collect` what has changed since this snapshot began, too."""
         self._conductor.say(Turn(KNOWN, snapshot))
         self._own.snapshot_ends(snapshot)
+
+    def snapshot_failed(self, snapshot: int) -> None:
+        """Forget a snapshot that servers will not know; the others do so with the next one."""
+        self._own.snapshot_failed(snapshot)
 
     def close(self) -> None:
         """Remember changes no longer."""

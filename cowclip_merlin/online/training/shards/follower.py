@@ -95,8 +95,9 @@ class Follower:
             raise Stopped(self._stop.signal_number)
 
     def _hear(self) -> Turn:
-        table = self.trainer.table.statistics()
-        return hear(self.group, About.of(self._stop.signal_number, table))
+        table, changes = self.trainer.table.statistics(), self._changes
+        breaks = 0 if changes is None else changes.breaks
+        return hear(self.group, About.of(self._stop.signal_number, table, breaks))
 
     def _begin(self) -> EventReader:
         """Load the snapshot that worker 0 loads, and begin where it begins."""

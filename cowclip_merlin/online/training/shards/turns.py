@@ -57,6 +57,7 @@ class About(NamedTuple):
         expired: ids that it dropped by their time to live.
         evicted: ids that it dropped by the bound.
         refused: occurrences that it did not admit.
+        breaks: of its `TableChanges`.
     """
 
     signal_number: int = 0
@@ -64,12 +65,13 @@ class About(NamedTuple):
     expired: int = 0
     evicted: int = 0
     refused: int = 0
+    breaks: int = 0
 
     @classmethod
-    def of(cls, signal_number: int | None, table: TableStatistics) -> About:
+    def of(cls, signal_number: int | None, table: TableStatistics, breaks: int = 0) -> About:
         """Return what there is to tell."""
         rows = sum(table.rows)
-        return cls(signal_number or 0, rows, table.expired, table.evicted, table.refused)
+        return cls(signal_number or 0, rows, table.expired, table.evicted, table.refused, breaks)
 
     @classmethod
     def sum(cls, every: list[About]) -> About:
