@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.launcher.outcome import Outcome
 from cowclip_merlin.launcher.watch import Patience
-from cowclip_merlin.system.folders import NewFiles, try_lock
+from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.workers.slurm import number_of_tasks
 
 _PORT_TRIES = 3
@@ -124,9 +125,8 @@ def _remove_without_checkpoint(new: NewFiles, call: WorkerCall) -> None:
     """Remove the files of a run that cannot be resumed, unless another process uses them."""
     if call.can_resume() or not new.folder.is_dir():
         return
-    with try_lock(new.folder) as ours:
-        if ours is not False:
-            new.remove()
+    with suppress(InputError), lock_folder(new.folder, "in use"):
+        new.remove()
 
 
 def _remedy(call: WorkerCall, restarts: int) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import socket
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 from cowclip_merlin.errors import InputError
 
@@ -18,6 +21,8 @@ RESULT_TABLES = (RESULTS_CSV, REPLAYS_CSV, COLLISIONS_CSV)
 
 RESULTS, SEARCH = "results of experiments", "a search of cowclip tune"
 PREPARED, RUN = "prepared data", "a run"
+LOCK = ".lock"
+"""File of a folder on a disk without locks: which process has it."""
 _MARKS = {
     RESULTS: RESULT_TABLES,
     SEARCH: ("study.db",),
@@ -84,7 +89,9 @@ def refuse_other_files(out: Path, ours: Collection[str]) -> None:
 def lock_folder(folder: Path, taken: str) -> Iterator[None]:
     """Lock a folder for this process within the block; create it if it is missing.
 
-    The lock ends with the process, even if it is killed, and leaves no file behind.
+    The lock ends with the process, even if it is killed, and leaves no file behind. On a disk
+    without locks, a file `LOCK` does it, which a killed process leaves there. The next one takes it
+    over only on the same machine.
 
     Args:
         folder: folder to lock.
@@ -97,7 +104,72 @@ def lock_folder(folder: Path, taken: str) -> Iterator[None]:
     with try_lock(folder) as ours:
         if ours is False:
             raise InputError(f"{folder}: {taken}")
+        with nullcontext() if ours else _lock_file(folder / LOCK, taken):
+            yield
+
+
+@contextmanager
+def _lock_file(file: Path, taken: str) -> Iterator[None]:
+    """Have a file that says which process has its folder, within the block."""
+    host = socket.gethostname()
+    own = f"process {os.getpid()} on {host}"
+    while not _write_new(file, own):
+        holder = _text_of(file)
+        number = re.fullmatch(rf"process (\d+) on {re.escape(host)}", holder)
+        if holder != own and (number is None or _is_running(int(number[1]))):
+            raise InputError(
+                f"{file.parent}: {taken} ({file.name} names {holder or 'no process yet'}; the disk "
+                "has no locks, so remove that file once the process is gone)"
+            )
+        _take_away(file, holder)
+    try:
         yield
+    finally:
+        if _text_of(file) == own:
+            file.unlink(missing_ok=True)
+
+
+def _write_new(file: Path, text: str) -> bool:
+    """Write a file that does not exist; False if it does."""
+    try:
+        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        os.write(target, text.encode())
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(target)
+    return True
+
+
+def _text_of(file: Path) -> str:
+    with suppress(FileNotFoundError):
+        return file.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _take_away(file: Path, text: str) -> None:
+    """Remove a file with this text; it comes back if another process has replaced it since."""
+    moved = file.with_name(f"{file.name}.{token_hex(4)}")
+    with suppress(FileNotFoundError):  # another process was as fast
+        file.rename(moved)
+        if _text_of(moved) != text:
+            with suppress(FileExistsError):
+                os.link(moved, file)
+        moved.unlink()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 @contextmanager

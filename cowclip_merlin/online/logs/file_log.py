@@ -264,7 +264,15 @@ class FileLog:
         """Keep writers out, of this process and of others; `LOCK_SH` lets readers in."""
         target = os.open(self._folder, os.O_RDONLY)
         try:
-            fcntl.flock(target, kind)
+            try:
+                fcntl.flock(target, kind)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise InputError(
+                    f"{self.name}: its disk has no locks ({error.strerror}), so two writers would "
+                    "damage the log; use a local disk, Redis or Kafka"
+                ) from None
             yield
         finally:
             os.close(target)
