@@ -210,6 +210,11 @@ class SnapshotWriter:
         """Whether a snapshot was begun that `finished` has not returned."""
         return self._writing is not None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a snapshot was begun that is neither on the disk nor failed."""
+        return self._writing is not None and not self._writing.done()
+
     def begin(self, number: int, arrays: Mapping[str, Array], extra: Json) -> None:
         """Begin to write a snapshot; `finished` tells when it is on the disk.
 

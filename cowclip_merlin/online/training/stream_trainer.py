@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import part_of
 
 _REPLAY_WAIT = 1.0  # seconds of a look for events that were trained before
+_PAUSE = 0.02  # seconds between two looks for a snapshot of several workers
 
 
 class StreamTrainer:
@@ -337,8 +339,18 @@ class StreamTrainer:
         self._positions = self._positions[-self.settings.keep_snapshots :]
         self._saved = self.trained
         if wait:
-            self._snapshots.finished(wait=True)
+            self._wait_for_snapshot()
         self._journal.begin(self._saved, keep=self._stored.numbers())
+
+    def _wait_for_snapshot(self) -> int | None:
+        """Wait until a snapshot that was begun is on the disk; return its number.
+
+        Other workers are asked meanwhile: one that cannot write its part ends.
+        """
+        while self._team.size > 1 and self._snapshots.is_writing:
+            self._team.keep_in_touch()
+            time.sleep(_PAUSE)
+        return self._snapshots.finished(wait=True)
 
     def _announce(self, number: int) -> None:
         """Tell servers of a snapshot that is on the disk, and trim the log of events."""
@@ -360,7 +372,7 @@ class StreamTrainer:
     def _finish(self) -> None:
         """Train what is left of a batch, sync for the last time, and write a snapshot."""
         self._train(self._reader.next_batch(self._batch_size * self._factor, wait=0, rest=True))
-        if (number := self._snapshots.finished(wait=True)) is not None:
+        if (number := self._wait_for_snapshot()) is not None:
             self._announce(number)
         if self.trained > self._saved:
             self._save(wait=True)

@@ -75,6 +75,9 @@ def make(folder):
     codes = [each.code for each in ended]
     (folder / "killed.json").write_text(json.dumps([codes, [each.output for each in ended]]))
     run_well(folder, "killed", 2)
+    ended = run(folder, "full", 2, "--full", "1", more=("--snapshot-every", "0"))
+    codes = [each.code for each in ended]
+    (folder / "full.json").write_text(json.dumps([codes, [each.output for each in ended]]))
     for name in ("by_one", "by_three"):
         shutil.copytree(folder / "two", folder / name)
     shutil.copytree(folder / "one", folder / "one_at_first")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import stream_runs
 
-from cowclip_merlin.errors import LOST_ANOTHER
+from cowclip_merlin.errors import LOST_ANOTHER, WRONG_INPUT
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -43,6 +43,13 @@ def test_all_end_when_one_is_killed(runs):
     codes, outputs = json.loads((runs / "killed.json").read_text())
     assert codes == [LOST_ANOTHER, -9]
     assert "lost worker 1" in outputs[0]
+
+
+def test_all_end_when_one_cannot_write_its_snapshot(runs):
+    codes, outputs = json.loads((runs / "full.json").read_text())
+    assert codes == [LOST_ANOTHER, WRONG_INPUT]
+    assert "lost worker 1" in outputs[0] and "Traceback" not in outputs[0] + outputs[1]
+    assert "no space left on the disk; free some space" in outputs[1]
 
 
 def test_a_restart_gives_the_bits_of_an_uninterrupted_run(runs):

@@ -95,6 +95,11 @@ class Follower:
             raise Stopped(self._stop.signal_number)
 
     def _hear(self) -> Turn:
+        """Hear what worker 0 says; before that, see whether the last snapshot failed.
+
+        Worker 0 waits for this worker's part of it, and says something meanwhile.
+        """
+        self._snapshots.finished()
         table, changes = self.trainer.table.statistics(), self._changes
         breaks = 0 if changes is None else changes.breaks
         return hear(self.group, About.of(self._stop.signal_number, table, breaks))
