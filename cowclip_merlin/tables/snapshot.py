@@ -193,14 +193,16 @@ class SnapshotWriter:
     Args:
         folder: of the snapshots.
         keep: complete snapshots that stay.
-        copies: address to which each snapshot is copied, too; None for none.
+        copy: is called with the number of each snapshot, to copy it; None for none.
 
     Attributes:
         problem: why the last snapshot could not be copied; None if it was.
     """
 
-    def __init__(self, folder: Path, *, keep: int = KEEP, copies: str | None = None) -> None:
-        self._folder, self._keep, self._copies = folder, keep, copies
+    def __init__(
+        self, folder: Path, *, keep: int = KEEP, copy: Callable[[int], None] | None = None
+    ) -> None:
+        self._folder, self._keep, self._copy = folder, keep, copy
         self.problem: InputError | None = None
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[Path] | None = None
@@ -229,9 +231,9 @@ class SnapshotWriter:
     def _save(self, number: int, arrays: Mapping[str, Array], extra: Json) -> Path:
         made = save_snapshot(self._folder, number, arrays, extra, keep=self._keep)
         self.problem = None
-        if self._copies is not None:
+        if self._copy is not None:
             try:
-                copy_snapshot(self._folder, number, self._copies, keep=self._keep)
+                self._copy(number)
             except InputError as error:  # the one on the disk is whole
                 self.problem = error
         return made

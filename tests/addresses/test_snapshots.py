@@ -106,6 +106,34 @@ def test_a_copy_that_fails_later_does_not_stop_the_training(folder, memory, monk
     assert served().version.info["trained"] == 200
 
 
+@pytest.mark.parametrize("call", ["put_file", "find", "cat_file"])
+def test_a_restart_does_not_wait_for_the_address(folder, memory, monkeypatch, capsys, call):
+    train("memory://logs/a")
+    write_events(200, 300)
+    with monkeypatch.context() as away:
+
+        def fail(*files, **options):
+            raise OSError("the network is away")
+
+        for name in ("put_file", call):
+            away.setattr(type(memory), name, fail)
+        capsys.readouterr()
+        train("memory://logs/a")
+        out = capsys.readouterr().out
+    assert (
+        "the network is away); check the address, your keys and the network; training goes on"
+        in out
+    )
+    assert "trained 300 events" in out and sorted(numbers("memory://logs/a/snapshots")) == [0, 200]
+    write_events(300, 400)
+    (folder / "RUN/config.json").write_text((folder / "RUN/config.json").read_text() + "\n")
+    train("memory://logs/a")
+    assert sorted(numbers("memory://logs/a/snapshots")) == [300, 400]
+    assert served().version.info["trained"] == 400
+    there = memory.cat_file("/logs/a/config.json")
+    assert there == (folder / "RUN/config.json").read_bytes()
+
+
 def saved(folder, number, value):
     save_snapshot(folder, number, {"n": np.array(value)}, None, keep=9)
 

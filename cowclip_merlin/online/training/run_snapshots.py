@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cowclip_merlin.addresses import Address
+from cowclip_merlin.addresses import Address, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.new_columns import noted
+from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.turns import Alone
 from cowclip_merlin.tables import snapshot
@@ -46,14 +47,16 @@ class RunSnapshots:
         self, folder: Path, settings: StreamSettings, team: Alone, warn: Callable[[str], None]
     ) -> None:
         self._folder, self._team, self._warn = folder / SNAPSHOTS, team, warn
-        self._copies = settings.snapshots and str(Address(settings.snapshots) / SNAPSHOTS)
+        self._config = folder / CONFIG
+        self._copies = settings.snapshots and Address(settings.snapshots)
+        self._config_is_there = False
         self._keep = settings.keep_snapshots
         self.writer = self._make_writer()
 
     def _make_writer(self) -> SnapshotWriter:
         if self._team.size > 1:
             return PartsWriter(self._folder, self._team.size, keep=self._keep)
-        return SnapshotWriter(self._folder, keep=self._keep, copies=self._copies)
+        return SnapshotWriter(self._folder, keep=self._keep, copy=self.copy)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the snapshots on the disk."""
@@ -84,9 +87,17 @@ class RunSnapshots:
         self.writer.begin(number, arrays, extra)
 
     def copy(self, number: int) -> None:
-        """Copy a snapshot to the address of the settings, if there is one."""
-        if self._copies:
-            snapshot.copy_snapshot(self._folder, number, self._copies, keep=self._keep)
+        """Copy a snapshot, and at first `config.json`, to the address of the settings, if any.
+
+        Raises:
+            InputError: the address cannot be reached; another call tries again.
+        """
+        if not self._copies:
+            return
+        if not self._config_is_there:
+            upload_file(self._config, str(self._copies / CONFIG))
+            self._config_is_there = True
+        snapshot.copy_snapshot(self._folder, number, str(self._copies / SNAPSHOTS), keep=self._keep)
 
     def load_newest(self) -> Snapshot:
         """Load the newest snapshot that is not damaged; set those aside that are.

@@ -158,7 +158,7 @@ def _lead(
         )
         if changes or not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
-        if stream.snapshots:
+        if new and stream.snapshots:  # refuse a wrong address before anything else
             upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
         _say_what_is_read(log, source.name, target and target.name)
         _say_changes(log, changes, columns, before)

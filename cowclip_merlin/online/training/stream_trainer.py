@@ -109,9 +109,10 @@ class StreamTrainer:
         """
         try:
             with self._stop.catch_signals():
-                self._resume() if self._stored.numbers() else self._begin()
+                resumed = bool(self._stored.numbers())
+                self._resume() if resumed else self._begin()
                 if not self._stop.signal_number:  # or what is on the disk is still the newest
-                    self._train_on()
+                    self._train_on(resumed=resumed)
         finally:
             self._pipeline.close()
             self._snapshots.close()
@@ -121,9 +122,14 @@ class StreamTrainer:
         if self._stop.signal_number:
             raise Stopped(self._stop.signal_number)
 
-    def _train_on(self) -> None:
+    def _train_on(self, *, resumed: bool) -> None:
         """Train from here on until the end or a signal."""
-        self._stored.copy(self._saved)
+        try:
+            self._stored.copy(self._saved)
+        except InputError as error:
+            if not resumed:
+                raise
+            self.log.warning("%s; training goes on, and the next snapshot is copied", error)
         if self._servers:
             self._servers.begin(self._saved)
         self._report.begin(self.trained)
