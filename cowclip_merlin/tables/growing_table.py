@@ -147,6 +147,11 @@ class GrowingTable:
         """The latest event time so far, in seconds."""
         return int(self._parts.expiry.numbers[expiry.CLOCK])
 
+    @property
+    def evicted_until(self) -> int:
+        """Event time up to which the newest search for the oldest ids drops them; 0 at first."""
+        return int(self._parts.expiry.numbers[expiry.CUTOFF])
+
     def admit(self, ids: IdsOrArray, now: Array | int, *, beside_step: bool = False) -> IdsOrArray:
         """Rows of a batch that is about to be trained on, int32; new ids get theirs.
 

@@ -8,6 +8,9 @@ from cowclip_merlin.addresses import is_address
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 
+MOST_KEYS = 2_000_000_000
+"""Keys of events that can be known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(Settings):
@@ -53,6 +56,14 @@ class StreamSettings(Settings):
         "seconds of event time for which an event with a known key is dropped; 0: never",
         metavar="S",
         at_least=0,
+    )
+    repeats_keys: int = option(
+        1 << 23,
+        "keys that are known at most, of about 50 bytes; the oldest are forgotten first, also "
+        "within --repeats-window",
+        metavar="N",
+        at_least=1,
+        at_most=MOST_KEYS,
     )
     on_restart: str = option(
         "replay",

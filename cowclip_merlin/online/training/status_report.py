@@ -33,6 +33,7 @@ COLUMNS = (
     "expired",
     "evicted",
     "repeats",
+    "repeats_reach",
     "damaged",
     "syncs",
     "memory_mb",
@@ -54,6 +55,7 @@ METRICS = (
     Metric("expired_rows", "Rows dropped because their ids were not seen for long", "counter"),
     Metric("evicted_rows", "Rows dropped because the table was full", "counter"),
     Metric("repeated_events", "Events dropped because their key was known", "counter"),
+    Metric("repeats_reach_seconds", "Seconds for which keys are known; the window, or less"),
     Metric("damaged_events", "Events that could not be read", "counter"),
     Metric("syncs", "Syncs sent to servers", "counter"),
     Metric("memory_megabytes", "Memory of the process"),
@@ -69,6 +71,7 @@ _COLUMN_OF = {
     "expired_rows": "expired",
     "evicted_rows": "evicted",
     "repeated_events": "repeats",
+    "repeats_reach_seconds": "repeats_reach",
     "damaged_events": "damaged",
     "memory_megabytes": "memory_mb",
 }

@@ -14,10 +14,9 @@ from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, P
 from cowclip_merlin.online.monitoring import Numbers
 from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal, Range
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
-from cowclip_merlin.online.training.refused import Range
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
@@ -88,7 +87,9 @@ class StreamTrainer:
         self._snapshot_timer = Timer(settings.snapshot_every)
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
-            self._repeats = RepeatFilter(settings.repeats_window)
+            self._repeats = RepeatFilter(
+                settings.repeats_window, settings.repeats_keys, warn=log.warning
+            )
         self._damaged = DamagedMessages(folder / "damaged.jsonl")
         self._decoder = team and ConductorDecoder(team, trainer.features)
         self._reader = self._read_from(events.start())
@@ -401,6 +402,7 @@ class StreamTrainer:
                 "expired": table.expired,
                 "evicted": table.evicted,
                 "repeats": self._repeats.dropped if self._repeats else 0,
+                "repeats_reach": self._repeats.reach if self._repeats else None,
                 "damaged": self._damaged.count,
                 "syncs": self._servers.syncs if self._servers else 0,
             },

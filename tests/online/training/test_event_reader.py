@@ -45,7 +45,7 @@ def test_batches_are_the_events_in_order(tmp_path_factory, kinds, sizes):
         elif wanted:
             values += messages([wanted[len(wanted) // 2]])
     log = log_of(folder / "log", values)
-    filter_ = RepeatFilter(1000)
+    filter_ = RepeatFilter(1000, 100)
     reader, found, i = reader_of(log, folder, repeats=filter_), [], 0
     while (batch := reader.next_batch(sizes[i % len(sizes)], wait=0)) is not None:
         assert len(batch) == sizes[i % len(sizes)]

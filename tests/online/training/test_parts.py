@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import event, log_of, stream_trainer
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
@@ -65,6 +66,28 @@ def test_the_oldest_keys_are_forgotten_when_there_are_too_many():
         keys = np.arange(first, first + 10)
         assert filter_.new(keys, np.full(10, first)).all()
     assert len(filter_) <= 50 and not filter_.new(np.array([499]), np.array([500]))[0]
+
+
+def test_a_window_that_the_keys_do_not_fill_is_said_with_numbers():
+    said = []
+    filter_ = RepeatFilter(500, most_keys=1000, warn=said.append)
+    for now in range(1000, 1200):  # 10 keys a second
+        assert filter_.new(np.arange(10 * now, 10 * now + 10), np.full(10, now)).all()
+        assert (filter_.reach < 500) == (now >= 1100) == bool(said)
+    assert 80 <= filter_.reach <= 100
+    old, young = 10 * (1199 - filter_.reach) - 30, 10 * (1199 - filter_.reach) + 20
+    assert filter_.new(np.array([old, young]), np.full(2, 1199)).tolist() == [True, False]
+    (line,) = said
+    assert line.startswith("the 1,000 known keys reach back ")
+    assert "of the 500 s of --repeats-window" in line and "or --repeats-keys 5" in line
+    with pytest.raises(InputError, match="knows 1,000 keys, but `repeats_keys` is 999; use at "):
+        RepeatFilter(500, most_keys=999).restore(filter_.state())
+
+
+def test_a_batch_may_have_more_keys_than_are_known():
+    filter_ = RepeatFilter(10, most_keys=4)
+    keys = np.array([1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 9])
+    assert filter_.new(keys, np.zeros(11, int)).tolist() == [True, True, False, *[True] * 7, False]
 
 
 def test_the_journal_has_the_batches_after_a_snapshot(tmp_path):

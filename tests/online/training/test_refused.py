@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from streams import FEATURES, event, log_of
 
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
+from cowclip_merlin.online.training.batch_journal import RefusedMessages, are_in
 from cowclip_merlin.online.training.event_reader import EventReader
-from cowclip_merlin.online.training.refused import RefusedMessages, are_in
 
 KINDS = ("event", "refused", "damaged")
 

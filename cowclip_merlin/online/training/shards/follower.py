@@ -71,7 +71,7 @@ class Follower:
         self._snapshots = SnapshotWriter(own, keep=_ALL)
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
-            self._repeats = RepeatFilter(settings.repeats_window)
+            self._repeats = RepeatFilter(settings.repeats_window, settings.repeats_keys)
         self._decoder = DealtDecoder(self.group, trainer.features)
         self._changes: TableChanges | None = None
 
