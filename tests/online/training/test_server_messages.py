@@ -15,6 +15,7 @@ from cowclip_merlin.online.sync import served_changes, sync_message
 from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
+from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.serving_table import ServingTable
@@ -176,6 +177,21 @@ def test_servers_load_a_snapshot_if_too_many_ids_went_while_the_log_was_away(
     found = model.predict(batch).probabilities.reshape(-1)
     np.testing.assert_allclose(found, work.trainer.predict(batch).reshape(-1), atol=1e-6, rtol=0)
     assert ("too many ids have gone since the last sync" in caplog.text) == breaks
+
+
+def test_a_snapshot_whose_copy_failed_is_forgotten(tmp_path, settings, events, monkeypatch):
+    def copy(_, number):
+        if number:
+            raise InputError("s3://bucket: cannot be reached")
+
+    monkeypatch.setattr(RunSnapshots, "copy", copy)
+    sync = AwayLog(tmp_path / "sync")
+    work = stream_trainer(tmp_path / "run", settings, events, sync, snapshot_every=1e-9)
+    changes, kept = work._servers._publisher._changes, []
+    sync.is_away = lambda: kept.append(len(changes._since))
+    work.run()
+    assert work._saved == EVENTS and len(kept) > 5
+    assert max(kept) <= 1 and changes._since == {}
 
 
 @pytest.mark.thorough
