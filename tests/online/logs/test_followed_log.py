@@ -40,3 +40,31 @@ def test_nothing_is_read_before_the_first_reader(tmp_path):
     parts[1].add(b"a")
     assert second.read(place, 10, wait=0.02) == []
     assert values_of(first.read(place, 10)) == values_of(second.read(place, 10)) == [b"a"]
+
+
+def test_the_order_is_read_once(tmp_path, monkeypatch):
+    """Not anew at each read: a run of weeks has hundreds of thousands of lines."""
+    file, parts = tmp_path / "order.txt", [GapLog(), GapLog()]
+    first, second = merged(parts, file), FollowedLog(parts, name="topic", order=file)
+    read_on, lengths = merge_order.MergeOrder.read_on, []
+
+    def counted(order, stream, known=0):
+        now = read_on(order, stream, known)
+        lengths.append(now - known)
+        return now
+
+    monkeypatch.setattr(merge_order.MergeOrder, "read_on", counted)
+    find, searches = merge_order.MergeOrder.find, []
+    monkeypatch.setattr(
+        merge_order.MergeOrder, "find", lambda *args: searches.append(0) or find(*args)
+    )
+    place = behind = first.start()
+    for i in range(100):
+        parts[i % 2].add(b"%d" % i)
+        place = first.read(place, 10)[-1].after
+        searches.clear()
+        (message,) = second.read(behind, 10)
+        behind = message.after
+        assert len(searches) <= (i == 0)
+        assert second.read(behind, 10) == []
+    assert sum(lengths) == file.stat().st_size

@@ -26,13 +26,19 @@ class FollowedLog(MergedLog):
 
     def __init__(self, parts: Sequence[MessageLog], *, name: str, order: Path) -> None:
         super().__init__(parts, name=name, order=order)
-        self._followed, self._version = order, (0, 0)
+        self._followed, self._inode, self._known = order, 0, 0
+        self._moved: int | None = None  # the run after those that `_merge` has read
+        self._rewritten = False  # since `read` began: runs have other numbers
 
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
         """Read messages after a position, as far as their order is known."""
         self._refresh()
+        self._moved, self._rewritten = None, False
         found = super().read(position, most, wait)
-        self._at = None  # the numbers of the runs may change
+        if self._moved is not None and self._at is not None:
+            self._at = self._at[0], self._moved
+        elif self._rewritten:
+            self._at = None
         return found
 
     def past_gaps(self, position: Position) -> Position:
@@ -41,21 +47,28 @@ class FollowedLog(MergedLog):
 
     def _merge(self, places: list[Position], most: int) -> tuple[list[Message], list[Run]]:
         """Take messages whose order is known now."""
-        self._refresh()
-        index = self._order.find(tuple(places))
-        return ([] if index is None else self._repeat(index, places, most)[0]), []
+        if not self._refresh() or (index := self._order.find(tuple(places))) is None:
+            return [], []
+        found, self._moved = self._repeat(index, places, most)
+        return found, []
 
     def _wait(self, places: Sequence[Position], seconds: float) -> None:
         time.sleep(min(seconds, _LOOK))
 
-    def _refresh(self) -> None:
-        """Read the file again if it has changed."""
-        if not self._followed.exists():
-            return
-        about = os.stat(self._followed)
-        if (about.st_ino, about.st_size) != self._version:
-            self._version = about.st_ino, about.st_size
-            self._order.read_only(self._followed)
+    def _refresh(self) -> bool:
+        """Read what has come to the file, or all of it if it was written again; or nothing."""
+        try:
+            stream = self._followed.open("rb")
+        except FileNotFoundError:
+            return False
+        with stream:
+            about, before = os.fstat(stream.fileno()), self._known
+            if about.st_ino != self._inode or about.st_size < self._known:
+                self._inode, self._known, self._at = about.st_ino, 0, None
+                self._moved, self._rewritten = None, True
+            if about.st_size > self._known:
+                self._known = self._order.read_on(stream, self._known)
+        return self._known != before
 
     @cached_property
     def _order(self) -> MergeOrder:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,8 +60,11 @@ class MergeOrder:
         self._stream: IO[str] | None = None
         self.base: Places | None = None
         self.runs: list[Run] = []
-        if file is not None and file.exists() and self.read_only(file):
-            self._replace(self.base, self.runs)  # without a line that a killed process has left
+        if file is not None and file.exists():
+            with file.open("rb") as stream:
+                known = self.read_on(stream)
+                if known < stream.seek(0, os.SEEK_END):  # a line that a killed process has left
+                    self._replace(self.base, self.runs)
 
     def find(self, places: Places) -> int | None:
         """Return the number of the run in which, or before which, some places are.
@@ -138,29 +142,41 @@ class MergeOrder:
                 stream.write(json.dumps(base) + "\n")
                 stream.writelines(run.line() for run in runs)
 
-    def read_only(self, file: Path) -> bytes:
-        """Take over what a file knows, and return its last line if it is not finished.
+    def read_on(self, stream: IO[bytes], known: int = 0) -> int:
+        """Take over what a file knows after so many bytes, which were taken over before.
+
+        Args:
+            stream: the file.
+            known: bytes; 0: forget what is known.
+
+        Returns:
+            The bytes that are taken over now: without a last line that is not finished.
 
         Raises:
             InputError: the file is damaged.
         """
-        whole, _, rest = file.read_bytes().rpartition(b"\n")
-        first, *lines = whole.decode("utf-8", "replace").split("\n")
-        try:
-            base = tuple(tuple(map(int, place)) for place in json.loads(first))
-        except (ValueError, TypeError):
-            base = ()
+        stream.seek(known)
+        whole, end, _ = stream.read().rpartition(b"\n")
+        lines = whole.decode("utf-8", "replace").split("\n") if known == 0 or end else []
+        base, runs = (_base_in(lines.pop(0)), []) if known == 0 else (self.base, self.runs)
         if not base or not all(re.fullmatch(r"\d+( \d+)+", line) for line in lines):
             raise InputError(
-                f"{file}: damaged; it is the order in which messages were read: remove it, and "
-                "set `on_restart` skip to go on with the newest messages"
+                f"{stream.name}: damaged; it is the order in which messages were read: remove it, "
+                "and set `on_restart` skip to go on with the newest messages"
             )
-        runs = []
         for line in lines:
             part, *until = map(int, line.split())
             runs.append(Run(part, tuple(until)))
         self.base, self.runs = base, runs
-        return rest
+        return known + len(whole) + len(end)
+
+
+def _base_in(line: str) -> Places:
+    """The first line of a file; () if it is damaged."""
+    try:
+        return tuple(tuple(map(int, place)) for place in json.loads(line))
+    except (ValueError, TypeError):
+        return ()
 
 
 def _count(places: Sequence[Position]) -> int:
