@@ -97,9 +97,8 @@ class FileLog:
             if found:
                 return found
             self._check(position)
-            if time.monotonic() >= until:
+            if not self._wait_for_more(position, until):
                 return found
-            time.sleep(_PAUSE)
 
     def past_gaps(self, position: Position) -> Position:
         """Return the position: this kind of log has no gaps."""
@@ -221,6 +220,20 @@ class FileLog:
         with suppress(BlockingIOError), self._locked(fcntl.LOCK_SH | fcntl.LOCK_NB):
             if not self._read(position, 1):
                 self._refuse_damage(position)
+
+    def _wait_for_more(self, position: Position, until: float) -> bool:
+        """Wait while nothing comes after a position, at a glance; False if it is too late."""
+        count, segment, offset = position
+        here, following = str(self._file(segment)), str(self._file(count))
+        while time.monotonic() < until:
+            time.sleep(_PAUSE)
+            try:
+                at_end = os.stat(here).st_size == offset
+            except FileNotFoundError:
+                at_end = False
+            if not at_end or os.path.exists(following):
+                return True
+        return False
 
     def _is_clean(self, position: Position) -> bool:
         """Whether the newest file ends at a position, or with a part that is known."""
