@@ -30,9 +30,12 @@ from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs import retrying
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
+from cowclip_merlin.online.training.event_reader import EventReader
+from cowclip_merlin.online.training.repeats import RepeatFilter
 
 STATEMENTS = ("add_impressions", "set_status", "add_clicks", "remove_clicks", "forget_impressions",
               "forget_clicks", "save_progress")  # fmt: skip
@@ -321,3 +324,34 @@ def test_refuses_features_without_a_key(tmp_path):
 
     with pytest.raises(InputError, match="names no key"):
         open_joiner(logs_of([], []), SETTINGS, tmp_path, features=replace(FEATURES, key=None))
+
+
+class LateLog(ListLog):
+    """A broker that answers too late: an append that timed out arrives before the next one."""
+
+    def __init__(self):
+        super().__init__(name="examples")
+        self.late, self.calls = [], 0
+
+    def append(self, values):
+        self.calls += 1
+        if self.calls % 2:
+            self.late += values
+            raise LogUnavailable("kafka://h/examples: timed out")
+        late, self.late = self.late, []
+        return super().append([*late, *values])
+
+
+def test_examples_that_arrive_twice_after_a_time_out_are_trained_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.0)
+    impressions, clicks = stream(4, 60, SETTINGS)
+    whole, logs = logs_of(impressions, clicks), (*logs_of(impressions, clicks)[:2], LateLog())
+    for name, each in (("whole", whole), ("late", logs)):
+        (tmp_path / name).mkdir()
+        run_to_end(each, SETTINGS, tmp_path / name)
+    wanted, log = examples_of(whole[2]), logs[2]
+    assert len(log.values) > len(wanted) == len(set(wanted)) and set(examples_of(log)) == {*wanted}
+    damaged = DamagedMessages(None)
+    reader = EventReader(log, FEATURES, (0,), damaged=damaged, repeats=RepeatFilter(1000, 1000))
+    batch = reader.next_batch(len(log.values), wait=0, rest=True)
+    assert len(batch) == len(wanted) and damaged.count == 0
