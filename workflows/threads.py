@@ -51,21 +51,20 @@ class Threads:
 
     def in_order(
         self, function: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with `function(item)`, in order; work on the next items meanwhile.
+    ) -> Iterator[Result]:
+        """Yield `function(item)` of each item, in order; work on the next items meanwhile.
 
         >>> with Threads(2) as threads:
         ...     list(threads.in_order(len, ["a", "bcd", ""]))
-        [('a', 1), ('bcd', 3), ('', 0)]
+        [1, 3, 0]
         """
-        ahead: deque[tuple[Item, Future[Result]]] = deque()
+        ahead: deque[Future[Result]] = deque()
         for item in items:
-            ahead.append((item, self._pool.submit(function, item)))
+            ahead.append(self._pool.submit(function, item))
             if len(ahead) > self._count:
-                first, result = ahead.popleft()
-                yield first, result.result()
-        for first, result in ahead:
-            yield first, result.result()
+                yield ahead.popleft().result()
+        for result in ahead:
+            yield result.result()
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call a function on a thread; wait first if as many calls as threads are not done.

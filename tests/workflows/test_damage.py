@@ -8,16 +8,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from block_parsing import parse_block
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.text_blocks import Block, count_lines, read_blocks
-from cowclip_merlin.workflows.raw.text_lines import LineParser
+from cowclip_merlin.workflows.raw.text_blocks import count_lines, read_blocks
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 
@@ -271,26 +268,6 @@ def test_a_field_that_is_always_empty(tmp_path):
     data = make(file, tmp_path / "data", **table)
     assert set(read(data, "train").b) == {1}
     assert cc.workflows.value_to_id(data, "b") == {}
-
-
-CELLS = st.text(st.sampled_from('01x"\t\r,- .e é'), max_size=6)
-
-
-@settings(max_examples=60)
-@given(
-    lines=st.lists(st.lists(CELLS, min_size=3, max_size=5).map(",".join), min_size=1, max_size=12),
-    good=st.integers(0, 3),
-)
-def test_a_line_is_kept_or_not_whatever_is_beside_it(lines, good):
-    lines = [line.replace("\n", "") for line in lines] + ["1,u,v,2"] * good
-    log_format = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
-    parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "x"])
-    table, places, bad = parse_block(parser, Block(1, "".join(f"{n}\n" for n in lines).encode()))
-    singly = [parse_block(parser, Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]
-    assert places.tolist() == [i for i, (t, _, _) in enumerate(singly) if t.num_rows]
-    assert [b.line for b in bad] == [i + 1 for i, (_, _, b) in enumerate(singly) if b]
-    rows = [row for t, _, _ in singly for row in t.to_pylist()]
-    assert table.to_pylist() == rows
 
 
 def test_an_integer_is_a_decimal_number(log, tmp_path):

@@ -21,7 +21,7 @@ FEATURES = LogFeatures(label="y", time="t", categorical=(CategoricalColumn(name=
 
 def from_text(folder):
     pd.DataFrame({"y": TEXTS, "a": "u"}).to_csv(folder / "t.csv", index=False)
-    (parsed,) = read_text_rows(folder / "t.csv", TABLE, 1 << 20, lambda _: None)
+    (parsed,) = read_text_rows(folder / "t.csv", TABLE, 1 << 20)
     return parsed
 
 

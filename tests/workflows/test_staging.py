@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from block_parsing import parse_block
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,33 +34,11 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
         tables = []
         for coded in (False, True):
             parser = LineParser(TABLE, Path("t.csv"), ["y", "a", "b", "x"], coded=coded)
-            table, positions, bad = parse_block(parser, block)
-            tables.append(ingest.staged_columns(table, TABLE, coded=coded))
-            assert len(positions) + len(bad) == len(text)
+            parsed = parser.parse(block)
+            tables.append(ingest.staged_columns(parsed.table, TABLE, coded=coded))
+            assert len(parsed.positions) + len(parsed.bad) == len(text)
         assert pa.types.is_dictionary(tables[1].schema.field("a").type)
         assert tables[0].to_pylist() == tables[1].to_pylist()
-
-
-CELLS = st.sampled_from(["", "p", '"', '"q"', '"a,b"', "é", "\r", "long" * 20, "x,y"])
-
-
-@given(
-    lines=st.lists(st.tuples(st.sampled_from("012"), CELLS, CELLS, CELLS), min_size=1, max_size=9),
-    separator=st.sampled_from([",", "\t"]),
-    end=st.sampled_from(["\n", "\r\n"]),
-)
-def test_text_parsed_in_pieces_is_that_of_the_whole(lines, separator, end):
-    """Quotes, line ends and long lines at the ends of pieces; damaged lines, too."""
-    log_format = replace(TABLE, separator=separator, continuous=(), categorical=("a", "b", "c"))
-    text = "".join(separator.join(cells) + end for cells in lines)
-    found = []
-    for piece in (8, 40, 1 << 19):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_lines, "_PIECE", piece)
-            parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "c"], coded=True)
-            table, positions, bad = parse_block(parser, Block(1, text.encode()))
-        found.append((table.to_pylist(), positions.tolist(), bad))
-    assert found[0] == found[1] == found[2]
 
 
 def test_a_quote_that_is_open_at_the_end_of_a_piece_is_damage():
@@ -72,8 +49,9 @@ def test_a_quote_that_is_open_at_the_end_of_a_piece_is_damage():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(text_lines, "_PIECE", piece)
             parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b"])
-            table, _, bad = parse_block(parser, Block(1, text))
-        assert table["a"].to_pylist() == ["x", "q", "a"] and [b.line for b in bad] == [2], piece
+            parsed = parser.parse(Block(1, text))
+        assert parsed.table["a"].to_pylist() == ["x", "q", "a"], piece
+        assert [bad.line for bad in parsed.bad] == [2], piece
 
 
 def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
@@ -131,8 +109,8 @@ def test_results_of_threads_are_in_order_and_a_bounded_number_ahead():
         return -i
 
     with Threads(2) as threads:
-        for i, pair in enumerate(threads.in_order(first_after_the_second, items())):
-            assert pair == (i, -i)
+        for i, result in enumerate(threads.in_order(first_after_the_second, items())):
+            assert result == -i
             assert len(taken) <= i + 3
 
 

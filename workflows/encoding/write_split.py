@@ -56,7 +56,7 @@ def write_split(
         rows = dask.compute(*(dask.delayed(write_part)(*task) for task in tasks))
     else:
         with Threads(cpu_threads()) as threads:
-            rows = [n for _, n in threads.in_order(lambda task: write_part(*task), tasks)]
+            rows = list(threads.in_order(lambda task: write_part(*task), tasks))
     if hugectr:
         write_lists(out, names, rows, log_format)
 

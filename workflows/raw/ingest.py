@@ -168,13 +168,9 @@ class Ingest:
             of_vectors = 16 * sum(self.log_format.vectors.values())  # bytes, with their copies
             rows = max(1, self.block_bytes // (256 + of_vectors))
             return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
-        allowed, coded = self._allowed_bad_lines, self.encoder is not None
+        coded = self.encoder is not None
         log_format = self.log_format.of_file(file)
-        return read_text_rows(file, log_format, self.block_bytes, allowed, threads, coded=coded)
-
-    def _allowed_bad_lines(self, lines: int) -> int | None:
-        """Return how many of the next `lines` may be damaged; None: no limit yet."""
-        return self.quarantine.allowed(self.result.total + lines)
+        return read_text_rows(file, log_format, self.block_bytes, threads, coded=coded)
 
     def _stage_rows(
         self, parsed: ParsedRows, file: FilePath, total: int | None, threads: Threads

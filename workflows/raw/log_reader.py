@@ -157,10 +157,7 @@ class LogReader:
             rows = max(1, BLOCK_BYTES // (256 + 16 * sum(self._format.vectors.values())))
             return read_parquet_rows(file, self._format, rows, keep=self._keep)
         log_format = self._text_format(file)
-        return read_text_rows(file, log_format, BLOCK_BYTES, self._allowed, threads)
-
-    def _allowed(self, lines: int) -> int | None:
-        return self.damaged.allowed(self.total + lines)
+        return read_text_rows(file, log_format, BLOCK_BYTES, threads)
 
     def _text_format(self, file: FilePath) -> LogFormat:
         """Return the format to parse a text file: columns to keep are text, too.

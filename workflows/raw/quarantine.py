@@ -50,12 +50,6 @@ class Quarantine:
                 stream.write(head + line.text + b"\n")
         self.written = self.count
 
-    def allowed(self, total: int) -> int | None:
-        """Return how many more lines may be damaged until row `total`; None for few rows."""
-        if total < _MIN_ROWS_TO_JUDGE:
-            return None
-        return max(0, int(self.max_bad_fraction * total) - self.count)
-
     def check(self, file: FilePath, total: int, *, at_end: bool = False) -> None:
         """Raise an error if the share of damaged rows is too large.
 

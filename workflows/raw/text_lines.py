@@ -1,8 +1,9 @@
-"""Parse the lines of a raw log in blocks; check single lines only if a block has damage."""
+"""Parse the lines of a raw log: Arrow reads a block, and one pass finds all that is wrong in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.text_blocks import Block
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.multi_values import (
@@ -19,16 +20,19 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_damage,
     vectors_of_values,
 )
+from cowclip_merlin.workflows.raw.values.number_text import read_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import csv
 
 _PIECE = 1 << 19  # bytes that Arrow parses at a time: they fit into the cache of a core
-_LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
 
 
 class LineParser:
-    """Parses lines into a table of the wanted columns.
+    """Parses lines into a table of the wanted columns, and tells which lines are damaged.
+
+    Whether a line is damaged depends on this line alone, never on its neighbors.
 
     Args:
         log_format: the columns.
@@ -41,196 +45,177 @@ class LineParser:
         self, log_format: LogFormat, file: FilePath, columns: list[str], *, coded: bool = False
     ) -> None:
         import pyarrow as pa
-        from pyarrow import csv as arrow_csv
 
         self.log_format, self.file, self.columns = log_format, file, columns
         text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
-        types = dict.fromkeys(log_format.categorical, text)
-        types |= dict.fromkeys((*log_format.multi, *log_format.vectors), pa.string())
-        types |= {
+        plain = set(log_format.categorical) - set(log_format.multi)
+        self._texts = {name: text if name in plain else pa.string() for name in log_format.columns}
+        self._numbers = {
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
         }
-        types |= {
-            name: pa.float64() if regression else pa.string()
-            for name, regression in log_format.targets
-        }
+        self._numbers |= {name: pa.float64() for name, number in log_format.targets if number}
         if log_format.weight:
-            types |= {log_format.weight: pa.float64()}
-        self.types = {name: types[name] for name in log_format.columns}
+            self._numbers[log_format.weight] = pa.float64()
         self._quotes = log_format.quotes
-        quote = '"' if self._quotes else False
-        self._parse = arrow_csv.ParseOptions(
-            delimiter=log_format.separator, quote_char=quote, ignore_empty_lines=False
+        self._open_quote = _open_quote(log_format.separator)
+
+    def parse(self, block: Block) -> ParsedRows:
+        """Parse whole lines; the table has the good ones, after each other."""
+        import pyarrow as pa
+
+        text, places = block.text, np.arange(block.lines)
+        if not _is_text(text):
+            text, places = _kept(text, places, _is_text, places)
+        found = self._rows(text, len(places))
+        if found is None:
+            text, places = _kept(
+                text, places, self._is_closed, _odd_quotes(text, self.log_format.separator)
+            )
+            found = self._rows(text, len(places))
+        if found is None:
+            raise RuntimeError(f"{self.file}: Arrow read other lines than those of the file")
+        table, read = found
+        table, good = self._with_numbers(table)
+        good &= self._are_not_blank(text, table)[read]
+        if not good.all():
+            table = table.filter(pa.array(good))
+        places = places[read][good]
+        return ParsedRows(
+            table=self._with_lists(table),
+            positions=places.astype(np.uint64),
+            lines=block.lines,
+            bad=self._bad_lines(block, places) if len(places) < block.lines else [],
+            text=block.text,
         )
-        self._convert = arrow_csv.ConvertOptions(
-            column_types=self.types,
-            include_columns=list(self.types),
-            strings_can_be_null=True,
-            null_values=[""],
-        )
 
-    def parse_undamaged(self, block: Block) -> pa.Table | None:
-        """Parse all lines of a block into a table; return None if any line is damaged."""
-        return self._parse_all(block.text, block.lines)
+    def _is_closed(self, line: bytes) -> bool:
+        """Return whether all quotes of a line are closed; an open one takes in the next line."""
+        return b'"' not in line or not self._open_quote.match(line)
 
-    def _parse_all(self, text: bytes, lines: int) -> pa.Table | None:
-        """Parse all lines into a table; None if any line is damaged."""
-        if not _is_text(text) or _has_blank_line(text) or self._has_hexadecimal(text):
-            return None
-        text, extra = self._with_quote_guard(text)
-        table = self._read(text)
-        if table is None or table.num_rows != lines + extra:
-            return None
-        table = table.slice(0, lines)
-        given, table = table, self._with_labels(table)
-        if not self._has_labels(given, table):
-            return None
-        if any(not _all_finite(table[name]) for name in self.log_format.continuous):
-            return None
-        if not self._has_weights(table):
-            return None
-        table, good = self._with_vectors(table)
-        return self._with_lists(table) if good else None
+    def _rows(self, text: bytes, lines: int) -> tuple[pa.Table, npt.NDArray[np.bool_]] | None:
+        """Return the rows, and which lines they are: those with the right number of columns.
 
-    def _read(self, text: bytes) -> pa.Table | None:
-        """Read the columns with Arrow; None if a line is damaged.
-
-        Pieces take half the time of the whole text. A quote may be open, or a line end split, at
-        the end of a piece, so a text with these is one piece; so is one with a very long line.
+        Numbers are text if one of them is wrong. Return None if a quote of a line is open.
         """
         import pyarrow as pa
-        from pyarrow import csv as arrow_csv
 
-        is_plain = b"\r" not in text and not (self._quotes and b'"' in text)
-        for size in (_PIECE, len(text) + 1) if is_plain else (len(text) + 1,):
-            options = arrow_csv.ReadOptions(
-                column_names=self.columns, block_size=size, use_threads=False
-            )
+        if not lines:
+            return pa.schema(self._texts.items()).empty_table(), np.ones(0, bool)
+        quoted = self._quotes and b'"' in text
+        if quoted and not self._is_closed(text[text.rfind(b"\n", 0, -1) + 1 : -1]):
+            return None  # Arrow accepts a quote that is open at the end of the text
+        whole = len(text) + 1
+        # Pieces take half the time. A quote may be open, or a line end split, at the end of one.
+        size = whole if quoted or b"\r" in text else _PIECE
+        numbers = {} if self._has_hexadecimal(text) else self._numbers
+        for types, piece in ((numbers, size), ({}, size), ({}, whole)):
             try:
-                return arrow_csv.read_csv(pa.py_buffer(text), options, self._parse, self._convert)
-            except pa.ArrowInvalid:
-                if size > len(text):
-                    return None
+                return self._read(text, lines, self._texts | types, piece)
+            except pa.ArrowInvalid:  # a wrong number, or a line that is longer than a piece
+                continue
         return None
 
-    def _has_weights(self, table: pa.Table) -> bool:
-        """Return whether all rows have a weight, if the log has weights."""
-        import pyarrow.compute as pc
-
-        name = self.log_format.weight
-        return not name or pc.all(labels.are_weights(table[name])).as_py() is not False
-
-    def _has_labels(self, given: pa.Table, table: pa.Table) -> bool:
-        """Return whether all rows have a label, or with several targets one of them."""
-        import pyarrow.compute as pc
-
-        targets = self.log_format.targets
-        if not self.log_format.float_labels:
-            return not any(table[name].null_count for name, _ in targets)
-        parsed = {name: table[name] for name, _ in targets}
-        return pc.all(labels.rows_with_labels(targets, given, parsed)).as_py() is not False
-
     def _has_hexadecimal(self, text: bytes) -> bool:
-        """Return whether an integer is written like 0x1f, which Arrow would accept."""
+        """Return whether an integer may be written like 0x1f, which Arrow would accept."""
         if not self.log_format.integer or not any(map(text.__contains__, (b"x", b"X"))):
             return False
-        if b"0x" not in text and b"0X" not in text:
-            return False
-        positions = [self.columns.index(name) for name in self.log_format.integer]
-        for line in text.decode().split("\n"):
-            cells = self.log_format.cells(line)
-            if any("x" in cells[i].lower() for i in positions if i < len(cells)):
-                return True
-        return False
+        return b"0x" in text or b"0X" in text
 
-    def _with_quote_guard(self, text: bytes) -> tuple[bytes, int]:
-        """Repeat the last line if the text could end with an open quote.
+    def _read(
+        self, text: bytes, lines: int, types: dict[str, pa.DataType], size: int
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_]] | None:
+        """Read the columns in pieces of this size; return what `_rows` does.
 
-        Arrow accepts an open quote at the end of the text. With another line after it, an open
-        quote swallows that line, and the number of rows shows it.
+        Raises:
+            pyarrow.ArrowInvalid: if a number is wrong, or a line is longer than a piece.
         """
-        last = text[text.rfind(b"\n", 0, -1) + 1 :]
-        return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
+        import pyarrow as pa
+        from pyarrow import csv
 
-    def _with_labels(self, table: pa.Table) -> pa.Table:
-        """Convert labels of 0 and 1 from text."""
-        for name, regression in self.log_format.targets:
+        good = np.ones(lines, bool)
+
+        def skip(row: csv.InvalidRow) -> str:
+            good[row.number - 1] = False
+            return "skip"
+
+        table = csv.read_csv(
+            pa.py_buffer(text),
+            csv.ReadOptions(column_names=self.columns, block_size=size, use_threads=False),
+            csv.ParseOptions(
+                delimiter=self.log_format.separator,
+                quote_char='"' if self._quotes else False,
+                ignore_empty_lines=False,
+                invalid_row_handler=skip,
+            ),
+            csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )
+        return (table, good) if table.num_rows == np.count_nonzero(good) else None
+
+    def _are_not_blank(self, text: bytes, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which lines are not blank, bool [lines].
+
+        Arrow takes a blank line for a row of missing values.
+        """
+        if all(column.null_count for column in table.columns):
+            return np.array([line not in (b"", b"\r") for line in text.split(b"\n")[:-1]], bool)
+        return np.ones(text.count(b"\n"), bool)
+
+    def _with_numbers(self, table: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """Convert texts to numbers, labels and vectors; return which rows are right, too."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        log_format, given = self.log_format, table
+        columns = dict(zip(table.column_names, table.columns))
+        good = np.ones(len(table), bool)
+        for name, kind in self._numbers.items():
+            if columns[name].type != kind:
+                columns[name], right = read_numbers(columns[name], kind)
+                good &= right
+        for name in log_format.continuous:
+            if pa.types.is_floating(columns[name].type):
+                good &= _are(pc.fill_null(pc.is_finite(columns[name]), True))
+        if log_format.weight:
+            good &= _are(labels.are_weights(columns[log_format.weight]))
+        for name, regression in log_format.targets:
             if not regression:
-                position = table.column_names.index(name)
-                table = table.set_column(position, name, labels.parse_labels(table[name]))
-        return table
+                columns[name] = labels.parse_labels(columns[name])
+        if log_format.float_labels:
+            parsed = {name: columns[name] for name in log_format.labels}
+            good &= _are(labels.rows_with_labels(log_format.targets, given, parsed))
+        elif log_format.label:
+            good &= _are(columns[log_format.label].is_valid())
+        for name, length in log_format.vectors.items():
+            where, separator = self._where(name), log_format.vector_separator
+            columns[name], right = vectors_of_values(columns[name], separator, length, where=where)
+            good &= right
+        return pa.table(columns), good
 
     def _with_lists(self, table: pa.Table) -> pa.Table:
         """Split the text of columns with several values per row."""
         for name, separator in self.log_format.multi.items():
-            where = f"{self.file}: column {name!r}"
-            lists = lists_of_values(table[name], separator, where=where)
+            lists = lists_of_values(table[name], separator, where=self._where(name))
             table = table.set_column(table.column_names.index(name), name, lists)
         return table
 
-    def _with_vectors(self, table: pa.Table) -> tuple[pa.Table, bool]:
-        """Make vectors of text; return whether all of them are right, too."""
-        all_good = True
-        for name, length in self.log_format.vectors.items():
-            where, separator = f"{self.file}: column {name!r}", self.log_format.vector_separator
-            vectors, good = vectors_of_values(table[name], separator, length, where=where)
-            table = table.set_column(table.column_names.index(name), name, vectors)
-            all_good = all_good and bool(good.all())
-        return table, all_good
+    def _where(self, name: str) -> str:
+        return f"{self.file}: column {name!r}"
 
-    def parse_good_lines(
-        self, block: Block, allowance: int | None
-    ) -> tuple[pa.Table, npt.NDArray[np.int64], list[BadLine]]:
-        """Parse a block that has bad lines: the table, the position of each row, and the bad lines.
-
-        Whether a line is bad depends on this line alone, never on its neighbors.
-
-        Args:
-            block: whole lines.
-            allowance: stop after more bad lines than this; later lines are then omitted.
-        """
-        import pyarrow as pa
-
-        lines = block.text.split(b"\n")[:-1]
-        tables, positions, bad = [self._empty()], [], []
-        for start in range(0, len(lines), _LINES_PER_CHECK):
-            for position, count, table in self._bisect(
-                lines[start : start + _LINES_PER_CHECK], start
-            ):
-                if table is None:
-                    bad.append(self._bad(lines[position], block.first_line + position))
-                else:
-                    tables.append(table)
-                    positions.append(np.arange(position, position + count))
-            if allowance is not None and len(bad) > allowance:
-                break
-        found = np.concatenate(positions) if positions else np.empty(0, np.int64)
-        return pa.concat_tables(tables), found, bad
-
-    def _bisect(
-        self, lines: list[bytes], position: int
-    ) -> Iterator[tuple[int, int, pa.Table | None]]:
-        """Yield position, number of lines and table of each run of good lines.
-
-        Yield each bad line by itself, with None as its table.
-        """
-        table = self._parse_all(b"\n".join(lines) + b"\n", len(lines))
-        if table is not None or len(lines) == 1:
-            yield position, len(lines), table
-            return
-        middle = len(lines) // 2
-        yield from self._bisect(lines[:middle], position)
-        yield from self._bisect(lines[middle:], position + middle)
-
-    def _empty(self) -> pa.Table:
-        import pyarrow as pa
-
-        table = self._with_labels(pa.schema(self.types.items()).empty_table())
-        return self._with_lists(self._with_vectors(table)[0])
-
-    def _bad(self, line: bytes, number: int) -> BadLine:
-        return BadLine(str(self.file), number, self._reason(line), line)
+    def _bad_lines(self, block: Block, good: npt.NDArray[np.int64]) -> list[BadLine]:
+        """Describe all lines but the good ones."""
+        is_bad = np.ones(block.lines, bool)
+        is_bad[good] = False
+        lines = block.text.split(b"\n")
+        return [
+            BadLine(str(self.file), block.first_line + i, self._reason(lines[i]), lines[i])
+            for i in np.flatnonzero(is_bad).tolist()
+        ]
 
     def _reason(self, line: bytes) -> str:
         """Describe what is wrong with a bad line."""
@@ -271,8 +256,55 @@ class LineParser:
         return None
 
 
+def _open_quote(separator: str) -> re.Pattern[bytes]:
+    """Return what matches a line whose last quote is open; only one that starts a cell counts."""
+    quoted, end = rb'"[^"]*(?:""[^"]*)*', b"[^" + re.escape(separator.encode()) + b"]*"
+    cell = b"(?:" + quoted + b'"(?!")' + end + b'|(?!")' + end + b")"
+    return re.compile(b"(?:" + cell + re.escape(separator.encode()) + b")*" + quoted + rb"\Z")
+
+
+def _odd_quotes(text: bytes, separator: str) -> npt.NDArray[np.int64]:
+    """Return the lines that have other quotes than one at the start and one at the end of a cell.
+
+    Among them are all lines with an open quote.
+    """
+    data, ends = np.frombuffer(text, np.uint8), _ends(text)
+    quotes = np.flatnonzero(data == ord('"'))
+    lines = np.searchsorted(ends, quotes, side="right")
+    firsts = np.searchsorted(lines, lines)  # the first quote of the line of each
+    is_first = (np.arange(len(quotes)) - firsts) % 2 == 0
+    before, after = data[np.maximum(quotes - 1, 0)], data[quotes + 1]
+    starts = (before == ord(separator)) | (before == ord("\n")) | (quotes == 0)
+    stops = (after == ord(separator)) | (after == ord("\n")) | (after == ord("\r"))
+    has_pair = np.append(lines[1:] == lines[:-1], False)
+    return np.unique(lines[np.where(is_first, ~(starts & has_pair), ~stops)])
+
+
+def _ends(text: bytes) -> npt.NDArray[np.int64]:
+    """Return where each line ends, after its line end."""
+    return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+
+
+def _kept(
+    text: bytes,
+    places: npt.NDArray[np.int64],
+    keep: Callable[[bytes], bool],
+    odd: npt.NDArray[np.int64],
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Return the lines to keep, and their places; only the odd lines need a look."""
+    ends = _ends(text)
+    sizes, kept = np.diff(ends, prepend=0), np.ones(len(ends), bool)
+    kept[odd] = [keep(text[ends[i] - sizes[i] : ends[i]]) for i in odd]
+    return np.frombuffer(text, np.uint8)[np.repeat(kept, sizes)].tobytes(), places[kept]
+
+
+def _are(values: ArrowColumn) -> npt.NDArray[np.bool_]:
+    """Return Arrow booleans as bool [n]."""
+    return np.asarray(values, bool)
+
+
 def _is_text(text: bytes) -> bool:
-    """Return whether it is UTF-8 with carriage returns only at the ends of lines."""
+    """Return whether lines are UTF-8 with carriage returns only at their ends."""
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
         return False
     if text.isascii():
@@ -296,12 +328,3 @@ def _is_number(text: str, *, whole: bool) -> bool:
     except ValueError:
         return False
     return abs(value) < 2**63 if whole else value - value == 0
-
-
-def _all_finite(column: ArrowColumn) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_floating(column.type):
-        return True
-    return pc.all(pc.is_finite(column)).as_py() in (True, None)

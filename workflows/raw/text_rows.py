@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
@@ -17,9 +14,6 @@ from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
 from cowclip_merlin.workflows.raw.text_lines import LineParser
 from cowclip_merlin.workflows.threads import Threads
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns
 
@@ -28,7 +22,6 @@ def read_text_rows(
     file: FilePath,
     log_format: LogFormat,
     block_bytes: int,
-    allowed_bad_lines: Callable[[int], int | None],
     threads: Threads | None = None,
     *,
     coded: bool = False,
@@ -39,8 +32,6 @@ def read_text_rows(
         file: the file to read.
         log_format: columns of the log.
         block_bytes: bytes of text per block.
-        allowed_bad_lines: maps the number of lines in the next block to the number of them that
-            may be damaged; parsing stops after more. None: no limit.
         threads: parse on these; None: on the caller's.
         coded: whether categorical columns of the tables are codes with a dictionary.
 
@@ -50,21 +41,8 @@ def read_text_rows(
     blocks = read_blocks(file, block_bytes)
     columns, first = _columns(file, next(blocks), log_format)
     parser = LineParser(log_format, file, columns, coded=coded)
-    in_order = _one_by_one if threads is None else threads.in_order
     filled = (block for block in chain([first], blocks) if block.text)
-    for block, table in in_order(parser.parse_undamaged, filled):
-        lines = block.lines
-        if table is None:
-            table, positions, bad = parser.parse_good_lines(block, allowed_bad_lines(lines))
-        else:
-            positions, bad = np.arange(lines), []
-        yield ParsedRows(table, positions.astype(np.uint64), lines, bad, block.text)
-
-
-def _one_by_one(
-    function: Callable[[Block], pa.Table | None], blocks: Iterable[Block]
-) -> Iterator[tuple[Block, pa.Table | None]]:
-    return ((block, function(block)) for block in blocks)
+    yield from (map if threads is None else threads.in_order)(parser.parse, filled)
 
 
 def _columns(file: FilePath, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,7 @@ class EventLog:
         self._restart(written=self.damaged.written)
         for file in self.files:
             before = self.rows
-            for parsed in read_rows(file, self.features, self.block_bytes, self._allowed):
+            for parsed in read_rows(file, self.features, self.block_bytes):
                 events = self._encode(parsed, file, self.rows - before)
                 self.rows += parsed.lines
                 self.events += len(events)
@@ -99,10 +99,6 @@ class EventLog:
             )
         if not self.events:
             raise InputError(f"{self.files[0]}: no events; give a log with at least one row")
-
-    def _allowed(self, lines: int) -> int | None:
-        """How many of the next `lines` may be damaged; None: no limit yet."""
-        return self.damaged.allowed(self.rows + lines)
 
     def _encode(self, parsed: ParsedRows, file: FilePath, before: int) -> Events:
         """The good events of one piece; the others are set aside.
@@ -144,19 +140,13 @@ class EventLog:
         self._last = (int(events.times[-1]), f"{file}, line {lines[-1]}")
 
 
-def read_rows(
-    file: FilePath,
-    features: LogFeatures,
-    block_bytes: int,
-    allowed: Callable[[int], int | None],
-) -> Iterator[ParsedRows]:
+def read_rows(file: FilePath, features: LogFeatures, block_bytes: int) -> Iterator[ParsedRows]:
     """The rows of one file as text, in pieces.
 
     Args:
         file: plain or compressed text, or parquet.
         features: its columns.
         block_bytes: bytes of text that are read at a time.
-        allowed: as `allowed_bad_lines` of `read_text_rows`.
 
     Raises:
         InputError: the file is missing, empty, damaged or of other columns.
@@ -165,7 +155,7 @@ def read_rows(
     if format_of(file) == JSON_LINES:
         raise InputError(f"{file}: is JSON lines, which are no log of events; give CSV or parquet")
     if file.suffix != ".parquet":
-        return read_text_rows(file, log_format, block_bytes, allowed)
+        return read_text_rows(file, log_format, block_bytes)
     _check_types(file, features)
     numbers = set(log_format.categorical) - set(features.identifiers)
     bytes_per_row = 256 + 16 * sum(log_format.vectors.values())

@@ -91,16 +91,13 @@ class RawLog:
         """
         self._restart()
         for file in self.files:
-            for parsed in read_rows(file, self.features, self._block_bytes, self._allowed):
+            for parsed in read_rows(file, self.features, self._block_bytes):
                 self.damaged.add(parsed.bad)
                 self.rows += parsed.lines
                 self.damaged.check(file, self.rows)
                 if parsed.table.num_rows:
                     yield self._events(parsed.table)
             self.damaged.check(file, self.rows, at_end=True)
-
-    def _allowed(self, lines: int) -> int | None:
-        return self.damaged.allowed(self.rows + lines)
 
     def _events(self, table: pa.Table) -> RawEvents:
         key = [self.features.key] if self.features.key else []

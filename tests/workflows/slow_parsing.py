@@ -1,0 +1,71 @@
+"""Lines of a text log, the slow and obvious way: Arrow reads each one alone, or refuses it."""
+
+import math
+
+import pyarrow as pa
+from pyarrow import csv
+
+from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES, damage_of_labels, is_weight
+from cowclip_merlin.workflows.raw.values.multi_values import vector_damage
+
+
+def row_of(line, columns, log_format):
+    """The row of a line without its line end, column -> value; None if it is damaged."""
+    try:
+        text = line.removesuffix(b"\r").decode()
+    except UnicodeDecodeError:
+        return None
+    if "\r" in text or not text:
+        return None
+    row = _read(line, columns, log_format)
+    if row is None:
+        return None
+    cells = dict(zip(columns, log_format.cells(text)))
+    if any("x" in cells[name].lower() for name in log_format.integer):
+        return None
+    if any(row[x] is not None and not math.isfinite(row[x]) for x in log_format.continuous):
+        return None
+    if log_format.float_labels and damage_of_labels(log_format.targets, row):
+        return None
+    for name, is_number in log_format.targets:
+        if not is_number:
+            row[name] = LABEL_VALUES.get((row[name] or "").lower())
+    if not log_format.float_labels and log_format.label and row[log_format.label] is None:
+        return None
+    if log_format.weight and not is_weight(str(row[log_format.weight])):
+        return None
+    for name, length in log_format.vectors.items():
+        separator = log_format.vector_separator
+        if vector_damage(name, row[name], separator, length):
+            return None
+        row[name] = [float(number) for number in row[name].split(separator)]
+    for name, separator in log_format.multi.items():
+        row[name] = [value for value in (row[name] or "").split(separator) if value]
+    return row
+
+
+def _read(line, columns, log_format):
+    """The texts and numbers of a line; None if it has other columns, wrong numbers or a quote."""
+    types = dict.fromkeys(log_format.columns, pa.string())
+    numbers = [*log_format.continuous, *log_format.regression, log_format.weight]
+    types |= {name: pa.float64() for name in numbers if name}
+    types |= {name: pa.int64() for name in log_format.integer}
+    # With an open quote, the line would take in the one after it: there would not be two rows.
+    after = log_format.separator * (len(columns) - 1)
+    try:
+        table = csv.read_csv(
+            pa.py_buffer(line + b"\n" + after.encode() + b"\n"),
+            csv.ReadOptions(column_names=columns, block_size=1 << 20),
+            csv.ParseOptions(
+                delimiter=log_format.separator,
+                quote_char='"' if log_format.quotes else False,
+                ignore_empty_lines=False,
+            ),
+            csv.ConvertOptions(
+                column_types=types, include_columns=list(types), strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )  # fmt: skip
+    except pa.ArrowInvalid:
+        return None
+    return table.to_pylist()[0] if table.num_rows == 2 else None
