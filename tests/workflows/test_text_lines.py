@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pyarrow import csv
 from slow_parsing import row_of
 
-from cowclip_merlin.workflows.raw import text_lines
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw import text_blocks, text_lines
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.text_blocks import Block
 from cowclip_merlin.workflows.raw.text_lines import LineParser
@@ -172,3 +173,10 @@ def test_bad_lines_of_a_file_have_its_line_numbers(tmp_path, name, header):
     assert [row for each in found for row in each.table.to_pylist()] == [x for x in rows if x]
     bad = [i + 1 + header for i, row in enumerate(rows) if row is None]
     assert [each.line for part in found for each in part.bad] == bad
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_blocks, "_LONGEST", 100)
+    (tmp_path / "t.csv").write_text("y,a\n0,u\n" + "1,v\r" * 90)
+    with pytest.raises(InputError, match=r"t\.csv: line 3 is longer than 100 bytes; check that"):
+        list(text_blocks.read_blocks(tmp_path / "t.csv", 40))

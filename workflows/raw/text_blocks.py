@@ -12,6 +12,7 @@ from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b"\r\n"
+_LONGEST = 1 << 30  # bytes of a line: Arrow parses fewer than 2 GiB at a time
 _TAIL = 1 << 12  # bytes at the end of a text to search for blank lines at a time
 
 
@@ -39,7 +40,7 @@ def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
     Blank lines at the end of the file do not count.
 
     Raises:
-        InputError: if the file is missing, empty, damaged, or no text.
+        InputError: if the file is missing, empty, damaged, or no text, or a line exceeds 1 GiB.
     """
     line, rest, start = 1, b"", True
     with open_text(file) as stream:
@@ -55,6 +56,11 @@ def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
                 block = Block(line, text[:end])
                 yield block
                 line += block.lines
+            if len(rest) > _LONGEST:
+                raise InputError(
+                    f"{file}: line {line} is longer than {_LONGEST:,} bytes; check that the lines "
+                    "end with a line feed"
+                )
     if rest.strip(_BLANK):
         yield Block(line, rest + b"\n")
     elif line == 1:
