@@ -14,7 +14,7 @@ from cowclip_merlin.workflows.vocabulary import by_frequency, sum_of_counts, wri
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SCHEMA = pa.schema({"value": pa.string(), "count": pa.int64()})
+_SCHEMA = pa.schema({"value": pa.large_string(), "count": pa.int64()})
 
 
 def extend_vocabularies(before: Path, folder: Path, names: Iterable[str], threshold: int) -> int:

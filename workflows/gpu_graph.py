@@ -151,12 +151,13 @@ def _write_part(
 
 def frequent_unknown(files: Sequence[Path], column: str, vocabulary: Path) -> list[str]:
     """Return the most frequent values that a vocabulary lacks, of one staged file of text."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    known = pq.read_table(vocabulary).column(0).combine_chunks()
+    known = pq.read_table(vocabulary).column(0).cast(pa.large_string())
     for file in files:
-        text = read_staged(file)[column].drop_null()
+        text = read_staged(file)[column].drop_null().cast(pa.large_string())
         counts = text.filter(pc.invert(pc.is_in(text, known))).value_counts().to_pylist()
         if counts:
             counts.sort(key=lambda each: (-each["counts"], each["values"]))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.raw.values.value_text import in_chunks
 
 if TYPE_CHECKING:
     import cudf
@@ -82,9 +83,16 @@ def count_values(frame: cudf.DataFrame, tables: Mapping[str, Sequence[str]]) -> 
 def _counts_of(column: cudf.Series) -> pa.Table:
     counts = column.rename("value").value_counts(dropna=False).reset_index()
     value, count = counts.to_arrow(preserve_index=False).columns
-    if pa.types.is_null(value.type) or pa.types.is_large_string(value.type):
+    if pa.types.is_null(value.type):
         value = value.cast(pa.string())
-    return pa.table({"value": value, "count": count.cast(pa.int64())})
+    return with_large_text(pa.table({"value": value, "count": count.cast(pa.int64())}))
+
+
+def with_large_text(counts: pa.Table) -> pa.Table:
+    """Return a table of value and count whose texts may be joined to more than 2 GiB."""
+    if not pa.types.is_string(counts["value"].type):
+        return counts
+    return counts.set_column(0, "value", counts["value"].cast(pa.large_string()))
 
 
 def add_counts(parts: Sequence[dict[str, pa.Table]]) -> dict[str, pa.Table]:
@@ -122,7 +130,8 @@ def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -
 
 
 def by_frequency(counts: pa.Table) -> pa.Table:
-    """Sort values by descending frequency, and ties by value."""
+    """Sort values by descending frequency, and ties by value; `string` becomes `large_string`."""
+    counts = with_large_text(counts)
     return counts.take(pc.sort_indices(counts, [("count", "descending"), ("value", "ascending")]))
 
 
@@ -144,9 +153,9 @@ def write_values(
     path = f"{folder}/unique.{name}.parquet"
     has_rows = kept.num_rows or rare.num_rows
     empty = pa.Table.from_pandas(empty_vocabulary(name))
-    pq.write_table(_with_ids(kept, name) if has_rows else empty, path)
+    pq.write_table(_with_ids(_in_chunks(kept), name) if has_rows else empty, path)
     if rare.num_rows:
-        pq.write_table(by_frequency(rare), f"{folder}/rare.{name}.parquet")
+        pq.write_table(_in_chunks(by_frequency(rare)), f"{folder}/rare.{name}.parquet")
     observed = [lost + sum_of_counts(rare), sum_of_counts(kept)]
     meta = {
         "kind": [*SPECIAL, "unique"],
@@ -156,6 +165,13 @@ def write_values(
     }
     pd.DataFrame(meta).to_parquet(f"{folder}/meta.{name}.parquet")
     return path
+
+
+def _in_chunks(counts: pa.Table) -> pa.Table:
+    values = counts["value"]
+    if not pa.types.is_large_string(values.type):
+        return counts
+    return counts.set_column(0, "value", in_chunks(values.combine_chunks()))
 
 
 def sum_of_counts(counts: pa.Table) -> int:

@@ -172,7 +172,7 @@ class Encoder:
         seen = counts[FIRST_VALUE:][: len(values)]
         counted = np.zeros(1 + len(values), np.int64)
         counted[0], counted[1 : 1 + len(seen)] = counts[_MISSING], seen
-        values = pa.concat_arrays([pa.nulls(1, pa.string()), values])
+        values = pa.chunked_array([pa.nulls(1, pa.string()), *values.chunks])
         return pa.table({"value": values, "count": counted}).filter(pa.array(counted > 0))
 
     def save_ids(self, categories: Path, folder: Path) -> None:
@@ -197,13 +197,13 @@ class Encoder:
         np.save(folder / f"{name}.npy", ids)
 
 
-def read_values(categories: Path, name: str) -> pa.StringArray:
+def read_values(categories: Path, name: str) -> pa.ChunkedArray:
     """Return the values of a vocabulary in the order of their ids."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = categories / f"unique.{name}.parquet"
-    return pq.read_table(file, columns=[name])[name].cast(pa.string()).combine_chunks()
+    return pq.read_table(file, columns=[name])[name].cast(pa.string())
 
 
 def _one_array(column: ArrowColumn) -> pa.Array:

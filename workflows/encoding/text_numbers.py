@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.types import Array
+from cowclip_merlin.types import Array, ArrowColumn
+from cowclip_merlin.workflows.raw.values.value_text import in_chunks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,24 +58,24 @@ class TextNumbers:
         """Return the number of texts."""
         return self._count
 
-    def add(self, values: pa.StringArray) -> npt.NDArray[np.int32]:
+    def add(self, values: ArrowColumn) -> npt.NDArray[np.int32]:
         """Return the number of each text, int32 [m]; new texts get the next numbers.
 
         Args:
-            values: Arrow array of `string` without nulls, [m].
+            values: Arrow array or chunked array of `string` without nulls, [m].
         """
-        return self._numbers(values, add=True)
+        return self._numbers_of_chunks(values, add=True)
 
-    def find(self, values: pa.StringArray) -> npt.NDArray[np.int32]:
+    def find(self, values: ArrowColumn) -> npt.NDArray[np.int32]:
         """Return the number of each text, int32 [m]; -1 for a text that never came.
 
         Args:
             values: Arrow array of `string` without nulls, [m].
         """
-        return self._numbers(values, add=False)
+        return self._numbers_of_chunks(values, add=False)
 
-    def values(self) -> pa.StringArray:
-        """Return the texts in the order of their numbers."""
+    def values(self) -> pa.ChunkedArray:
+        """Return the texts in the order of their numbers, in chunks of `string`."""
         import pyarrow as pa
 
         with self._lock:
@@ -82,7 +83,15 @@ class TextNumbers:
             text = self._table.text[: starts[-1]].copy()
         buffers = [None, pa.py_buffer(starts), pa.py_buffer(text)]
         found = pa.Array.from_buffers(pa.large_string(), len(starts) - 1, buffers)
-        return found.cast(pa.string())
+        return in_chunks(found)
+
+    def _numbers_of_chunks(self, values: ArrowColumn, *, add: bool) -> npt.NDArray[np.int32]:
+        import pyarrow as pa
+
+        if not isinstance(values, pa.ChunkedArray):
+            return self._numbers(values, add=add)
+        found = [self._numbers(chunk, add=add) for chunk in values.chunks]
+        return np.concatenate([np.empty(0, np.int32), *found])
 
     def _numbers(self, values: pa.StringArray, *, add: bool) -> npt.NDArray[np.int32]:
         # Here, so that numba is imported on a thread while others read.

@@ -118,10 +118,11 @@ def _ids(
     values: ArrowColumn, vocabulary: ArrowColumn, file: FilePath, column: str
 ) -> npt.NDArray[np.int64]:
     """Return the id of each value, -1 without one; refuse a value that occurs twice."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = text_of_values(values, where=f"{file}: column {column!r}")
-    places = pc.index_in(texts, value_set=vocabulary)
+    texts = text_of_values(values, where=f"{file}: column {column!r}").cast(pa.large_string())
+    places = pc.index_in(texts, value_set=vocabulary.cast(pa.large_string()))
     ids = np.asarray(pc.fill_null(places, -1 - FIRST_VALUE)).astype(np.int64) + FIRST_VALUE
     ids = np.where(np.asarray(texts.is_null()), -1, ids)
     known, counts = np.unique(ids[ids >= 0], return_counts=True)

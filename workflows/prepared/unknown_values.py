@@ -75,7 +75,9 @@ def warn_of_two_texts(data: PreparedData) -> None:
 
 def _values(data: PreparedData, name: str) -> pa.ChunkedArray:
     """Return the values of a vocabulary, the most frequent first: chunked Arrow text."""
-    return read_counts(data, name)["value"].slice(len(SPECIAL))
+    import pyarrow as pa
+
+    return read_counts(data, name)["value"].slice(len(SPECIAL)).cast(pa.large_string())
 
 
 class Remedy(NamedTuple):

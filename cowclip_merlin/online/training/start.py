@@ -91,8 +91,9 @@ class OfflineStart:
         counts = read_counts(self._data, name)
         known = counts.filter(counts["value"].is_valid())
         log_format = self._data.log_format
-        ids = text_ids(known["value"], keep_text=log_format.keeps_text(name))
-        numbers = np.asarray(known["id"])
+        how = {"keep_text": log_format.keeps_text(name)}
+        ids = [text_ids(chunk, **how) for chunk in known["value"].chunks]  # not joined: 2 GiB each
+        numbers, ids = np.asarray(known["id"]), np.concatenate([np.empty(0, np.int64), *ids])
         if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
             return numbers, ids
         return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)

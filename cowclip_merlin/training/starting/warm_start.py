@@ -90,10 +90,14 @@ class WarmStart:
 
     def _matches(self, field: str) -> _Matches:
         """Return which ids of a field have the same value; padding and the like always do."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         old, new = (
-            read_counts(data, field)["value"].slice(len(SPECIAL)).combine_chunks()
+            read_counts(data, field)["value"]
+            .slice(len(SPECIAL))
+            .cast(pa.large_string())
+            .combine_chunks()
             for data in (self._before, self._data)
         )
         found = pc.index_in(new, value_set=old)

@@ -30,6 +30,10 @@ _PRINTED = (
 """Fractions, large floats and times, as Arrow prints them."""
 
 
+_MOST_BYTES = 2**31 - 2
+"""Bytes of text in one Arrow array of `string`, whose offsets have 32 bits."""
+
+
 def text_of_values(values: ArrowColumn, *, where: str) -> ArrowColumn:
     """Return the unique text of each value; a null, or empty text, becomes null.
 
@@ -89,6 +93,28 @@ def printed_text(values: ArrowColumn, *, where: str) -> ArrowColumn:
     import pyarrow as pa
 
     return _without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
+
+
+def in_chunks(texts: pa.LargeStringArray) -> pa.ChunkedArray:
+    """Return text without nulls as chunks of `string`, each of which has at most 2 GiB.
+
+    Whoever joins the chunks again needs `large_string`.
+    """
+    import pyarrow as pa
+
+    _, starts, text = texts.buffers()
+    starts, text = np.frombuffer(starts or b"", np.int64), text or pa.py_buffer(b"")
+    starts = starts[texts.offset :][: len(texts) + 1]
+    chunks, first = [], 0
+    while first < len(texts):
+        end = int(np.searchsorted(starts, starts[first] + _MOST_BYTES, side="right")) - 1
+        end = max(end, first + 1)
+        offsets = (starts[first : end + 1] - starts[first]).astype(np.int32)
+        part = text.slice(int(starts[first]), int(offsets[-1]))
+        buffers = [None, pa.py_buffer(offsets), part]
+        chunks.append(pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers))
+        first = end
+    return pa.chunked_array(chunks, pa.string())
 
 
 def text_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
