@@ -316,12 +316,6 @@ def _is_text(text: bytes) -> bool:
     return True
 
 
-def _has_blank_line(text: bytes) -> bool:
-    """Return whether a line is empty; Arrow would read missing values."""
-    starts = text.startswith((b"\n", b"\r\n"))
-    return starts or b"\n\n" in text or b"\n\r\n" in text
-
-
 def _is_number(text: str, *, whole: bool) -> bool:
     try:
         value = int(text) if whole else float(text)
