@@ -198,7 +198,11 @@ def legacy_optimizer(identifier: KerasOptimizer | str | JsonObject) -> KerasOpti
     for setting in ("weight_decay", "use_ema"):
         if identifier.get_config().get(setting):
             raise InputError(f"{type(identifier).__name__} with {setting} is not supported")
-    return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(identifier)
+    converted = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(identifier)
+    for name, value in converted._hyper.items():
+        if hasattr(value, "item"):  # a number of NumPy, which Keras cannot replace by another
+            converted._hyper[name] = value.item()
+    return converted
 
 
 def _check_has_legacy_form(tf: ModuleType, name: str) -> None:

@@ -141,7 +141,7 @@ def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Record
         probe if one_step else lambda rows: probe(rows[:size]),
         deciles,
         every=every,
-        rates=trainer.learning_rates,
+        rates=lambda: trainer.optimizer.learning_rates,
         wait=trainer.wait,
         folder=trainer.folder,
     )

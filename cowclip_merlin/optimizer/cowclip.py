@@ -43,8 +43,8 @@ class CowClip(WrappingOptimizer):
     `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and applies the embedding optimizer.
     The dense optimizer updates all other weights with unchanged gradients.
 
-    `learning_rate` is the dense optimizer's. So Keras's `LearningRateScheduler` and
-    `ReduceLROnPlateau` change only that one, not the embedding learning rate.
+    `learning_rate` is the dense optimizer's. If it changes, as by Keras's `LearningRateScheduler`
+    or `ReduceLROnPlateau`, the embedding learning rate changes by the same factor.
 
     Args:
         embedding_optimizer: Keras 2 optimizer or its name.
@@ -78,6 +78,9 @@ class CowClip(WrappingOptimizer):
             second moment of a row takes the sum of their squared gradients, and not the square
             of their sum (Wang and Aitchison, arXiv 2402.18824). It needs row updates: "exact", or
             the backend "numba".
+        link_rates: whether a change of the dense learning rate changes the embedding learning rate
+            by the same factor, if both are numbers. Schedules are never linked: give one to each
+            optimizer.
 
     Attributes:
         config: settings of the steps, with "auto" resolved.
@@ -115,6 +118,7 @@ class CowClip(WrappingOptimizer):
         fields: Mapping[str, int | Mapping[str, int]] | None = None,
         backend: str = "auto",
         micro_batches: int = 1,
+        link_rates: bool = True,
         name: str = "CowClip",
     ) -> None:
         super().__init__(name)
@@ -125,7 +129,10 @@ class CowClip(WrappingOptimizer):
             clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend,
             micro_batches=micro_batches,
         )  # fmt: skip
-        inner = InnerOptimizers(embedding_optimizer, dense_optimizer, update=update, outer=CowClip)
+        inner = InnerOptimizers(
+            embedding_optimizer, dense_optimizer, update=update, link_rates=link_rates, outer=CowClip
+        )
+        self._link_rates = link_rates
         self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both
         self.config = resolve(self._asked, self.embedding_optimizer)
         _log.info("update %s, backend %s", self.config.update, self.backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from types import MethodType
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
@@ -11,7 +12,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.decoupled import dense_optimizer
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
-from cowclip_merlin.types import JsonObject, KerasOptimizer, LearningRateSchedule, Variable
+from cowclip_merlin.types import (
+    DType,
+    JsonObject,
+    KerasOptimizer,
+    LearningRateSchedule,
+    Tensor,
+    Variable,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.scaling import Hyperparameters
@@ -27,6 +35,7 @@ class InnerOptimizers:
         dense: the same, for all other weights.
         update: argument of `CowClip`; for "lazy", the embedding optimizer updates only the
             rows in the batch.
+        link_rates: argument of `CowClip`.
         outer: the class `CowClip`, which must not wrap itself.
 
     Raises:
@@ -35,7 +44,13 @@ class InnerOptimizers:
     """
 
     def __init__(
-        self, embedding: KerasOptimizer, dense: KerasOptimizer, *, update: str, outer: type
+        self,
+        embedding: KerasOptimizer,
+        dense: KerasOptimizer,
+        *,
+        update: str,
+        link_rates: bool,
+        outer: type,
     ) -> None:
         # HDF5 files store the class name without the package that registers it.
         with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
@@ -55,6 +70,8 @@ class InnerOptimizers:
         refuse_aggregators(self.embedding, self.dense)
         if update == "lazy":
             self.embedding = row_optimizer(self.embedding)
+        if link_rates:
+            _link_rates(self.embedding, self.dense)
 
     @property
     def both(self) -> tuple[KerasOptimizer, KerasOptimizer]:
@@ -108,8 +125,39 @@ class InnerOptimizers:
         return ", ".join(f"{role}={type(x).__name__}({_rate(x)})" for role, x in found)
 
     def get_config(self) -> JsonObject:
-        """Return both optimizers as plain values."""
-        return {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
+        """Return both optimizers as plain values, with their rates of now."""
+        known = {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
+        if (factor := float(_rate_factor(self.embedding, tf.float32))) != 1:
+            known["embedding_optimizer"]["config"]["learning_rate"] *= factor
+        return known
+
+
+_FIRST_RATE = "first_dense_rate"  # of the dense optimizer; a checkpoint has it, as all rates
+
+
+def _link_rates(embedding: KerasOptimizer, dense: KerasOptimizer) -> None:
+    """Multiply the embedding rate by what the dense rate has become of its first value.
+
+    Schedules are not linked: each optimizer follows its own.
+    """
+    rates = [each._hyper["learning_rate"] for each in (embedding, dense)]
+    if any(callable(rate) for rate in rates) or float(rates[1]) == 0:
+        return
+    embedding.rate_leader = dense
+    embedding._set_hyper(_FIRST_RATE, float(rates[1]))
+    embedding._decayed_lr = MethodType(_linked_rate, embedding)  # a method is copied with its owner
+
+
+def _linked_rate(self: KerasOptimizer, dtype: DType) -> Tensor:
+    return type(self)._decayed_lr(self, dtype) * _rate_factor(self, dtype)
+
+
+def _rate_factor(embedding: KerasOptimizer, dtype: DType) -> Tensor:
+    leader = getattr(embedding, "rate_leader", None)
+    if leader is None:
+        return tf.ones([], dtype)
+    rate = leader._get_hyper("learning_rate", dtype)
+    return tf.cast(rate, dtype) / tf.cast(embedding._get_hyper(_FIRST_RATE, dtype), dtype)
 
 
 def optimizers_in(optimizer: KerasOptimizer) -> Iterator[KerasOptimizer]:

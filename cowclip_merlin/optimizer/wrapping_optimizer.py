@@ -41,6 +41,7 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
     reserved_rows: int | None
     _inner: InnerOptimizers
     _asked: Config
+    _link_rates: bool
 
     @abstractmethod
     def flush(self) -> None:
@@ -48,7 +49,10 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     @property
     def learning_rate(self) -> Variable | LearningRateSchedule:
-        """The dense optimizer's learning rate: a variable or a schedule."""
+        """The dense optimizer's learning rate: a variable or a schedule.
+
+        With `link_rates`, a new value also changes the embedding rate, by the same factor.
+        """
         return self.dense_optimizer.learning_rate
 
     @learning_rate.setter
@@ -56,6 +60,14 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self.dense_optimizer.learning_rate = value
 
     lr = learning_rate
+
+    @property
+    def learning_rates(self) -> tuple[float, float]:
+        """The next step's learning rates of the embeddings and of the dense weights."""
+        parts = (self.embedding_optimizer, self.dense_optimizer)
+        embedding_lr, dense_lr = (float(each._decayed_lr(tf.float32)) for each in parts)
+        return embedding_lr, dense_lr
+
     clipnorm = refused_setting("clipnorm")
     clipvalue = refused_setting("clipvalue")
     global_clipnorm = refused_setting("global_clipnorm")
@@ -127,7 +139,7 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def get_config(self) -> JsonObject:
         """Return the arguments as given; variables among them raise an error."""
         parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
-        return {"name": self._name} | parts
+        return {"name": self._name, "link_rates": self._link_rates} | parts
 
     @classmethod
     def from_config(

@@ -235,6 +235,7 @@ def build_optimizer_of(
         embeddings=["embeddings"],
         fields=fields,
         micro_batches=values.micro_batches,
+        link_rates=False,  # a run sets both
     )
 
 

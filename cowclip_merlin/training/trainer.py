@@ -47,7 +47,6 @@ from cowclip_merlin.training.train_step import (
     make_train_step,
     steps_per_execution,
 )
-from cowclip_merlin.types import KerasOptimizer
 from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
@@ -144,13 +143,6 @@ class Trainer:
     def wait(self) -> None:
         """Wait until the device has finished all steps so far."""
         self.checkpoints.loss_sum.numpy()
-
-    def learning_rates(self) -> tuple[float, float]:
-        """Return the next step's learning rates of the embeddings and of the dense weights."""
-        optimizer = self.optimizer
-        parts = (optimizer.embedding_optimizer, optimizer.dense_optimizer)
-        embedding_lr, dense_lr = map(_learning_rate, parts)
-        return embedding_lr, dense_lr
 
     def resume(self) -> None:
         """Restore the last checkpoint and the metrics up to it.
@@ -356,7 +348,7 @@ class Trainer:
         loss_sum: float,
     ) -> Metrics:
         optimizer, split = self.optimizer, self.settings.scored_split
-        embedding_lr, dense_lr = self.learning_rates()
+        embedding_lr, dense_lr = optimizer.learning_rates
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
@@ -371,7 +363,3 @@ class Trainer:
             **metrics_of(split, result),
         }
 
-
-def _learning_rate(optimizer: KerasOptimizer) -> float:
-    rate = optimizer.learning_rate
-    return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())

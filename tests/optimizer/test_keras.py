@@ -76,14 +76,65 @@ def test_under_loss_scaling_nothing_changes(tf, clicks):
         np.testing.assert_allclose(plain, with_scale, atol=1e-5)
 
 
-def test_a_callback_moves_only_the_dense_rate(tf, clicks):
+def rates_after(tf, clicks, callback, *, rate=1e-3, **settings):
+    """Fit two epochs with a callback; return the model's optimizer and its weights."""
+    tf.keras.utils.set_random_seed(4)
     model = click_model(tf)
-    optimizer = cc.CowClip(tf.keras.optimizers.Adam(1e-2), tf.keras.optimizers.Adam(1e-3))
-    model.compile(optimizer, "binary_crossentropy")
+    rates = (tf.keras.optimizers.Adam(10 * rate), tf.keras.optimizers.Adam(rate))
+    model.compile(cc.CowClip(*rates, **settings), "binary_crossentropy")
+    model.fit(*clicks, batch_size=128, epochs=2, verbose=0, shuffle=False, callbacks=[callback])
+    return model.optimizer, model.get_weights()
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_callbacks_move_both_rates(tf, clicks, update):
+    """Training with a callback equals training whose two rates are set by hand."""
+    rate = 1e-2
+
+    class ByHand(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            for each, value in zip(self.model.optimizer._inner.both, (10 * rate, rate)):
+                each.learning_rate = value / 4 ** (epoch + 1)
+
+    scheduler = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 4)
+    linked, ours = rates_after(tf, clicks, scheduler, rate=rate, update=update)
+    apart, right = rates_after(tf, clicks, ByHand(), rate=rate, update=update, link_rates=False)
+    assert linked.learning_rates == pytest.approx((rate / 1.6, rate / 16))
+    assert linked.learning_rates == pytest.approx(apart.learning_rates)
+    for a, b in zip(ours, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_reduce_on_plateau_moves_both_rates(tf, clicks):
+    plateau = tf.keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", factor=0.1, patience=0, min_delta=100.0, cooldown=0
+    )
+    optimizer, _ = rates_after(tf, clicks, plateau)
+    assert optimizer.learning_rates == pytest.approx((1e-3, 1e-4))  # the first epoch is better
+    assert optimizer.learning_rate.numpy() == pytest.approx(1e-4)
+
+
+def test_rates_that_are_not_linked(tf, clicks):
     callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
-    model.fit(*clicks, batch_size=128, epochs=2, verbose=0, callbacks=[callback])
-    assert float(optimizer.lr.numpy()) == pytest.approx(1e-5)
-    assert float(optimizer.embedding_optimizer.lr.numpy()) == pytest.approx(1e-2)
+    optimizer, _ = rates_after(tf, clicks, callback, link_rates=False)
+    assert optimizer.learning_rates == pytest.approx((1e-2, 1e-5))
+
+
+def test_a_changed_rate_goes_through_the_configuration_and_checkpoints(tf, clicks, tmp_path):
+    callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
+    optimizer, _ = rates_after(tf, clicks, callback)
+    again = cc.CowClip.from_config(optimizer.get_config())
+    assert again.learning_rates == pytest.approx(optimizer.learning_rates)
+    again.learning_rate = 1e-6
+    assert again.learning_rates == pytest.approx((1e-5, 1e-6))
+
+    path = tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "rates"))
+    other = cc.CowClip(tf.keras.optimizers.Adam(5.0), tf.keras.optimizers.Adam(3.0))
+    other._create_own_weights()
+    other.embedding_optimizer._create_hypers()
+    other.dense_optimizer._create_hypers()
+    tf.train.Checkpoint(optimizer=other).restore(path)
+    assert other.learning_rates == pytest.approx(optimizer.learning_rates)
 
 
 def test_dense_schedule_is_followed(tf):
