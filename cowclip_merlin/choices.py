@@ -36,6 +36,12 @@ BACKENDS = ("auto", "tensorflow", *KERNEL_BACKENDS)
 OPTIMIZERS = ("adam", "adagrad")
 """Optimizers of a training run."""
 
+LR_SCHEDULES = ("constant", "plateau", "step", "linear", "cosine")
+"""How the learning rates of a run fall; see `training.stopping.falling_rates`."""
+
+MONITORS = ("auc", "log_loss")
+"""Validation metrics that choose the best weights of a run."""
+
 PRECISIONS = ("float32", "bfloat16")
 """Precisions of the hidden and cross layers."""
 

@@ -58,10 +58,11 @@ def run(args: argparse.Namespace) -> None:
 
 def _bins_of_served_epoch(folder: Path, config: RunConfig, bins: Bins) -> Bins:
     """Return the bins of the epoch whose weights the run serves: the best, or the last one."""
-    from cowclip_merlin.training.stopping.best_epoch import kept_epochs
+    from cowclip_merlin.training.stopping.best_epoch import kept_scorings
 
     if not bins:
         return bins
-    kept = kept_epochs(folder) if config.settings.early_stopping is not None else []
-    epoch = str(kept[0]) if kept else bins[-1]["epoch"]
+    kept = kept_scorings(folder) if config.settings.early_stopping is not None else []
+    epochs = list(dict.fromkeys(each["epoch"] for each in bins))  # one for each scoring
+    epoch = epochs[kept[0] - 1] if kept else epochs[-1]
     return [each for each in bins if each["epoch"] == epoch]

@@ -14,6 +14,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.cli.options.model_options import (
     LAYERS,
     RULE,
+    SCHEDULE,
     add_rate_options,
     check_overrides_used,
     model_settings,
@@ -69,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     names = ("checkpoint_every", "diagnostics_every", "device", "data_memory")
     add_options(parser, RunOptions, *names, diagnostics_every={"default": 100})
-    add_options(parser, RunSettings, "validation_fraction", "validation_split", "early_stopping")
+    names = ("validation_fraction", "validation_split", "evaluate_every", "monitor")
+    add_options(parser, RunSettings, *names, "early_stopping", *SCHEDULE)
     add_options(parser, LaunchSettings)
     add_options(parser, RunOptions, "resume", "warm_start")
     text = "with --from: exit with 3 if RUN scored the same rows better; the run folder stays"
@@ -210,9 +212,10 @@ def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     from cowclip_merlin.training.several_targets.names import metric_words
     from cowclip_merlin.training.stopping.best_epoch import best_row, epoch_words
 
-    split, kept, when = settings.scored_split, rows[-1], f"{rows[-1]['epoch']} epochs"
+    split, kept, when = settings.scored_split, rows[-1], f"{rows[-1]['epoch']:.6g} epochs"
     if settings.early_stopping is not None:
-        kept, when = best_row(rows, split), epoch_words(rows)
+        kept = best_row(rows, split, settings.monitor)
+        when = epoch_words(rows, settings.monitor)
     if words := metric_words(kept, split):
         return f"{split} {words} after {when}"
     auc, loss = (float(kept[f"{split}_{name}"]) for name in ("auc", "log_loss"))

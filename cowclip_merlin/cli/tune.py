@@ -12,6 +12,7 @@ from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
     LAYERS,
     RULE,
+    SCHEDULE,
     add_rate_options,
     check_overrides_used,
     model_settings,
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunSettings, *names, **changes)
     add_rate_options(parser, without=_UNUSED_RATES)
     names = ("epochs", "seed", "mlp", *LAYERS, "multi_task", "experts", "validation_fraction")
-    add_options(parser, RunSettings, *names, **changes)
+    add_options(parser, RunSettings, *names, *SCHEDULE, **changes)
     add_device_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
 
@@ -74,6 +75,7 @@ def _differences() -> dict[str, dict[str, Any]]:
         "update": {"default": "exact", "help": updates},
         "epochs": {"help": "most passes over the training rows in a trial"},
         "seed": {"help": "seed of the search, the initial weights, the row order"},
+        "lr_schedule": {"help": "how both learning rates fall: constant, step or plateau"},
         "validation_fraction": {"default": 0.1, "shown": None, "help": held_out},
     }
 

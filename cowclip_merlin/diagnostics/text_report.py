@@ -69,7 +69,7 @@ def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
         return "no epoch is finished"
     scores = _scores(epochs[0], split)
     cells = [
-        (row["epoch"], f"{float(row['train_loss']):.5f}",
+        (f"{float(row['epoch']):.6g}", f"{float(row['train_loss'] or 'nan'):.5f}",
          *(f"{float(row[column]):.5f}" for column in scores.values()),
          f"{float(row['rows_per_second']):,.0f}",
          _percent(float(row["clipped_share"])), f"{float(row['mean_clip_factor']):.4f}")

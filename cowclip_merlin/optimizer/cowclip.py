@@ -130,7 +130,11 @@ class CowClip(WrappingOptimizer):
             micro_batches=micro_batches,
         )  # fmt: skip
         inner = InnerOptimizers(
-            embedding_optimizer, dense_optimizer, update=update, link_rates=link_rates, outer=CowClip
+            embedding_optimizer,
+            dense_optimizer,
+            update=update,
+            link_rates=link_rates,
+            outer=CowClip,
         )
         self._link_rates = link_rates
         self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both

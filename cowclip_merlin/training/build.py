@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.training.stopping.falling_rates import FallingRates
     from cowclip_merlin.workflows import PreparedData
     from cowclip_merlin.workflows.prepared.pretrained import PretrainedRows
 
@@ -181,7 +182,12 @@ def build_model_of(
 
 
 def build_optimizer(
-    settings: RunSettings, values: Hyperparameters, data: PreparedData, *, steps: int
+    settings: RunSettings,
+    values: Hyperparameters,
+    data: PreparedData,
+    *,
+    steps: int,
+    falling: FallingRates | None = None,
 ) -> CowClip:
     """Build CowClip with an inner optimizer for the embeddings and one for the dense weights.
 
@@ -191,6 +197,7 @@ def build_optimizer(
         data: the prepared folder, which gives the fields of fused tables. The optimizer finds
             the field of any other table when the model is attached to it.
         steps: steps per epoch, to convert the warm-up from epochs to steps.
+        falling: how the rates fall; None: they do not.
 
     Raises:
         InputError: if the warm-up takes 2**31 steps or more.
@@ -199,7 +206,7 @@ def build_optimizer(
 
     fields = data.tables if settings.tables == "fused" else None
     warmup = warmup_steps(values, steps)
-    return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup)
+    return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup, falling=falling)
 
 
 def build_optimizer_of(
@@ -209,6 +216,7 @@ def build_optimizer_of(
     fields: Mapping[str, int] | None,
     warmup_steps: int,
     varying: bool = False,
+    falling: FallingRates | None = None,
 ) -> CowClip:
     """Build CowClip as `build_optimizer` does, without a prepared folder.
 
@@ -218,11 +226,14 @@ def build_optimizer_of(
         fields: rows of each field of a fused table; None for other tables.
         warmup_steps: steps over which the dense learning rate rises from 0.
         varying: whether Adam's betas may change from step to step.
+        falling: how the rates fall; None: they do not.
     """
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.optimizer.inner_optimizers import warmup_schedule
 
-    rates = values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)
+    rates = [values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)]
+    if falling is not None:
+        rates = [falling.of(rate) for rate in rates]
     embedding, dense = (_inner_optimizer(settings, values, rate, varying) for rate in rates)
     return CowClip(
         embedding_optimizer=embedding,

@@ -53,6 +53,7 @@ from cowclip_merlin.training.step_recorder import (
     RecorderFactory,
     ignore_epoch,
 )
+from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workers.agreement import check_alike, raising_together, wait_for_all
 from cowclip_merlin.workers.environment import cluster_of
@@ -81,8 +82,8 @@ def run_training(
         out: the run folder.
         options: how to run it; the recorder has its `diagnostics_every`.
         recorder: makes the recorder that sees each batch before its step; None: no recorder.
-        after_epoch: gets the record of each epoch, after its checkpoint; it may raise an exception
-            to end the training.
+        after_epoch: gets the record of each scoring, after its checkpoint; it may raise an
+            exception to end the training.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -191,7 +192,8 @@ def _train(
     settings, values = config.settings, config.values
     with run_log(out) as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
-        optimizer = build_optimizer(settings, values, prepared, steps=steps)
+        falling = FallingRates(settings, steps)
+        optimizer = build_optimizer(settings, values, prepared, steps=steps, falling=falling)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
         model = build_model(settings, values, prepared)
         if weights := columns["train"].class_weights:  # the first scores in the loss stay
@@ -207,6 +209,7 @@ def _train(
             settings,
             out,
             log,
+            falling,
             checkpoint_every=options.checkpoint_every,
             row_order=RunConfig.load(out).row_order if options.resume else None,
             data_memory=megabytes_to_bytes(options.data_memory),
@@ -222,10 +225,12 @@ def _train(
             trainer.resume()
             known = RunConfig.load(out)
             config = replace(config, start=known.start, before=known.before)
-        elif start is not None:
-            log.info("%s", start.apply(trainer.model, trainer.optimizer))
-            before = trainer.score_now()
-            config = replace(config, start=str(options.warm_start), before=before)
+        else:
+            if start is not None:
+                log.info("%s", start.apply(trainer.model, trainer.optimizer))
+                before = trainer.score_now()
+                config = replace(config, start=str(options.warm_start), before=before)
+            trainer.start()
         if first:
             kept = replace(config, row_order=trainer.data.generator)
             write_json(out / CONFIG, kept.as_dict())
@@ -274,7 +279,7 @@ def _log_settings(
         log.warning("%s", few)
     log.info(
         "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
-        "(warm-up %g epochs), l2 %.6g, r %g, zeta %g, init std %g",
+        "(warm-up %g epochs)%s, l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
         _optimizer_words(settings, values),
@@ -283,6 +288,7 @@ def _log_settings(
         values.embedding_lr,
         values.dense_lr,
         values.warmup_epochs,
+        _schedule_words(settings),
         values.l2,
         values.r,
         values.zeta,
@@ -330,6 +336,17 @@ def _target_words(prepared: PreparedData, settings: RunSettings, train: ColumnAr
     return words + f"; {wrong:,} rows have {second} 1 but {first} 0" if wrong else words
 
 
+def _schedule_words(settings: RunSettings) -> str:
+    """Describe how the rates fall; "" if they do not."""
+    by = {
+        "plateau": f" by {settings.lr_factor:g}, patience {settings.lr_patience}",
+        "step": f" by {settings.lr_factor:g} every {settings.lr_every:g} epochs",
+    }.get(settings.lr_schedule, "")
+    if settings.lr_schedule == "constant":
+        return ""
+    return f" falling ({settings.lr_schedule}{by}, to {settings.rate_floor:g})"
+
+
 def _optimizer_words(settings: RunSettings, values: Hyperparameters) -> str:
     return values.adam_words if settings.optimizer == "adam" else settings.optimizer
 
@@ -349,6 +366,11 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
         raise InputError(
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
             f"{prepared.path}; use a smaller `batch_size`"
+        )
+    if settings.evaluate_every is not None and settings.evaluate_every >= rows:
+        raise InputError(
+            f"evaluate_every is {settings.evaluate_every}, but an epoch has {rows} training rows "
+            "and is scored at its end anyway; use a smaller one"
         )
 
 

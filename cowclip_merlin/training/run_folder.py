@@ -85,6 +85,11 @@ def _check_same_run(out: Path, config: RunConfig) -> None:
                 f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
                 "same settings, or use another `out`"
             )
+    if old["epochs"] != new["epochs"] and old["lr_schedule"] in ("linear", "cosine"):
+        raise InputError(
+            f"{out}: its rates fall over {old['epochs']} epochs ({old['lr_schedule']}), so it "
+            f"cannot resume with epochs {new['epochs']}; use another `out`"
+        )
     if before.values != config.values:
         raise InputError(f"{out}: was trained with other presets; use another `out`")
     if before.fingerprint != config.fingerprint:

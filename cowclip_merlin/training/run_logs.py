@@ -1,4 +1,4 @@
-"""Write the logs of a run: train.log, one CSV row per epoch, TensorBoard events."""
+"""Write the logs of a run: train.log, one CSV row per scoring, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -80,10 +80,13 @@ def run_logger(
 
 
 Metrics = Mapping[str, float]
-"""The metrics of an epoch, and its number, by their columns in `metrics.csv`."""
+"""The metrics of a scoring, and the epochs trained then, by their columns in `metrics.csv`.
+
+The number of epochs is whole after an epoch, and has decimals within it.
+"""
 
 
-def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
+def read_metrics(path: Path, *, epochs: float) -> list[dict[str, str]]:
     """Read the rows of the first `epochs` epochs as text; return [] if the file does not exist.
 
     Raises:
@@ -105,7 +108,7 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
     return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
 
 
-def _epoch(row: Mapping[str, str]) -> int:
+def _epoch(row: Mapping[str, str]) -> float:
     """Return the epoch of a row, which must have the values that every run writes.
 
     Raises:
@@ -115,11 +118,11 @@ def _epoch(row: Mapping[str, str]) -> int:
     split = "test" if any(name.startswith("test_") for name in values) else "validation"
     scores = () if target_metrics(row, split) else (f"{split}_auc", f"{split}_log_loss")
     for name in (*_OF_EVERY_SPLIT, *scores):
-        if name not in values:
+        if name not in values and not (name == "train_loss" and values["epoch"] % 1):
             raise ValueError(f"no {name}")
     if unknown := {n for n in set(row) - set(METRICS) if not is_metric_column(n)}:
         raise ValueError(f"unknown column {min(unknown)}")
-    return int(values["epoch"])
+    return values["epoch"]
 
 
 def parse_metrics_row(row: Mapping[str, str]) -> Metrics:
@@ -128,8 +131,12 @@ def parse_metrics_row(row: Mapping[str, str]) -> Metrics:
     >>> parse_metrics_row({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
     {'epoch': 2, 'test_auc': 0.75}
     """
-    kinds = {"epoch": int, "step": int}
+    kinds = {"epoch": _whole_or_float, "step": int}
     return {name: kinds.get(name, float)(value) for name, value in row.items() if value}
+
+
+def _whole_or_float(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
 
 
 def epoch_seconds(row: Mapping[str, float | str], rows: int) -> float:
@@ -154,9 +161,9 @@ def write_metrics(path: Path, rows: Sequence[Metrics]) -> None:
     write_rows(path, [*METRICS, *more], rows)
 
 
-def write_reliability(path: Path, epoch: int, split: str, bins: Sequence[ReliabilityBin]) -> None:
+def write_reliability(path: Path, epoch: float, split: str, bins: Sequence[ReliabilityBin]) -> None:
     """Write the bins of an epoch after those of earlier epochs, in one atomic step."""
-    earlier = [row for row in read_reliability(path) if int(row["epoch"]) < epoch]
+    earlier = [row for row in read_reliability(path) if float(row["epoch"]) < epoch]
     head = {"epoch": epoch, "split": split}
     write_rows(path, RELIABILITY, [*earlier, *({**head, **each._asdict()} for each in bins)])
 
@@ -173,7 +180,7 @@ def read_reliability(path: Path) -> list[dict[str, str]]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         for row in rows:
-            _ = row["split"], int(row["epoch"]), [float(row[name]) for name in RELIABILITY[2:]]
+            _ = row["split"], [float(row[n]) for n in RELIABILITY if n != "split"]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged ({error!s:.80}); delete it") from error
     return rows

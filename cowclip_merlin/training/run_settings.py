@@ -26,6 +26,14 @@ _NOT_RATES = ("batch_size", "micro_batches", "clip")
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _NOT_RATES)
 """Hyper-parameters that a user may set at the base batch size."""
 
+_OF_SCHEDULES = {
+    "lr_factor": ("plateau", "step"),
+    "lr_patience": ("plateau",),
+    "lr_every": ("step",),
+    "lr_floor": ("plateau", "step", "linear", "cosine"),
+}
+"""The schedules that use a setting."""
+
 ADAMS = ("beta_1", "beta_2", "epsilon")
 """Hyper-parameters that only Adam has."""
 
@@ -153,15 +161,53 @@ class RunSettings(Settings):
         negatable=True,
         added=True,
     )
+    evaluate_every: int | None = option(
+        None,
+        "score the held-out rows after so many training rows, too",
+        shown="after each epoch only",
+        metavar="ROWS",
+        at_least=1,
+        added=True,
+    )
+    monitor: str = option(
+        "auc",
+        "score of the held-out rows that the best weights, early stopping and a plateau follow: "
+        "{choices} (of the first label; of a number its RMSE)",
+        metavar="NAME",
+        choices=choices.MONITORS,
+        added=True,
+    )
     early_stopping: int | None = option(
         None,
-        "stop after N epochs without a higher AUC (of the first label; of a number a lower RMSE) "
-        "of the held-out rows, and keep the weights of the best epoch",
+        "stop after N scorings (epochs, without --evaluate-every) without a better one, and keep "
+        "the weights of the best; a fall of a plateau starts the count again",
         shown="train all epochs",
         at_least=1,
         added=True,
     )
-
+    lr_schedule: str = option(
+        "constant",
+        "how both learning rates fall: {choices}; plateau: when the held-out rows score no better; "
+        "linear and cosine: over the whole run",
+        metavar="NAME",
+        choices=choices.LR_SCHEDULES,
+        added=True,
+    )
+    lr_factor: float = option(
+        0.1, "plateau, step: by what a fall multiplies the rates", above=0, below=1, added=True
+    )
+    lr_patience: int = option(
+        1, "plateau: scorings without a better one before a fall", at_least=1, added=True
+    )
+    lr_every: float = option(1.0, "step: epochs from fall to fall", above=0, added=True)
+    lr_floor: float | None = option(
+        None,
+        "the smallest rates, as a share of the first ones",
+        shown="0.01 for plateau and step, 0 for linear and cosine",
+        at_least=0,
+        below=1,
+        added=True,
+    )
     class_weight: str | None = option(
         None,
         "weights of the labels in the loss of training, times those of prepare --weight: balanced, "
@@ -210,6 +256,7 @@ class RunSettings(Settings):
         self._check_accumulator()
         self._check_adam()
         self._check_validation()
+        self._check_schedule()
 
     def _check_layers(self) -> None:
         if not self.mlp:
@@ -230,6 +277,35 @@ class RunSettings(Settings):
                 f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
                 "rows select no epoch; also set validation_fraction, such as 0.1"
             )
+
+        if self.validation_fraction:
+            return
+        for name in ("evaluate_every", "monitor"):
+            if (value := getattr(self, name)) not in (None, "auc"):
+                raise InputError(
+                    f"{name} is {value}, but validation_fraction is 0 and no held-out rows are "
+                    "scored; also set validation_fraction, such as 0.1"
+                )
+
+    def _check_schedule(self) -> None:
+        if self.lr_schedule == "plateau" and not self.validation_fraction:
+            raise InputError(
+                "lr_schedule is 'plateau', but validation_fraction is 0 and test rows choose no "
+                "rates; also set validation_fraction, such as 0.1"
+            )
+        for name, users in _OF_SCHEDULES.items():
+            if self.lr_schedule not in users and getattr(self, name) != getattr(RunSettings, name):
+                raise InputError(
+                    f"{name} has no effect with lr_schedule {self.lr_schedule!r}; remove it, or "
+                    f"use {' or '.join(users)}"
+                )
+
+    @property
+    def rate_floor(self) -> float:
+        """The smallest learning rates, as a share of the first ones."""
+        if self.lr_floor is not None:
+            return self.lr_floor
+        return 0.0 if self.lr_schedule in ("linear", "cosine") else 0.01
 
     def _check_sharded(self) -> None:
         clips = choices.kernel_clips()

@@ -1,4 +1,4 @@
-"""Train a model: the loop over epochs and steps, with checkpoints."""
+"""Train a model: the loop over epochs and steps, with scorings and checkpoints."""
 
 from __future__ import annotations
 
@@ -39,8 +39,14 @@ from cowclip_merlin.training.several_workers.worker_state import (
     logging_traffic,
 )
 from cowclip_merlin.training.step_recorder import AfterEpoch, NoRecorder, StepRecorder, ignore_epoch
-from cowclip_merlin.training.stopping.best_epoch import end_message, kept_row, worse_than_constant
+from cowclip_merlin.training.stopping.best_epoch import (
+    end_message,
+    kept_row,
+    score_of,
+    worse_than_constant,
+)
 from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
+from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.training.train_step import (
     execution_lengths,
     make_train_function,
@@ -71,6 +77,7 @@ class Trainer:
         settings: settings of the run.
         folder: run folder for metrics.csv, events and checkpoints.
         log: logger for the lines that the user sees.
+        falling: how the optimizer's rates fall.
         checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
         row_order: generator of the order of the rows, which a resumed run keeps; None: the usual
             one of this device.
@@ -78,7 +85,7 @@ class Trainer:
 
     Attributes:
         recorder: records batches before the model trains on them; set it before `run`.
-        after_epoch: gets the record of each epoch, after its checkpoint; set it before `run`.
+        after_epoch: gets the record of each scoring, after its checkpoint; set it before `run`.
         steps_per_execution: maximum number of steps in one call of the train function.
     """
 
@@ -91,6 +98,7 @@ class Trainer:
         settings: RunSettings,
         folder: Path,
         log: logging.Logger,
+        falling: FallingRates,
         *,
         checkpoint_every: int = 0,
         row_order: str | None = None,
@@ -118,9 +126,12 @@ class Trainer:
         self._scored = scored
         self._total_weight = total_weight(train)
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
-        patience = settings.early_stopping
-        self._early = EarlyStopping(folder, patience, self.checkpoints, self.workers)
+        self._early = EarlyStopping(folder, settings, self.checkpoints, self.workers)
+        self._falling = falling
         self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
+        # Steps from scoring to scoring within an epoch; 0: none, after an epoch is always one.
+        every = settings.evaluate_every
+        self._score_every = 0 if every is None else max(1, every // settings.batch_size)
         most = steps_per_execution(settings.batch_size) if self.data.resident else 1
         # Workers meet after every execution, also if one of them streams its rows.
         self.steps_per_execution = int(min(numbers_of_all(self.workers, most)))
@@ -144,6 +155,13 @@ class Trainer:
         """Wait until the device has finished all steps so far."""
         self.checkpoints.loss_sum.numpy()
 
+    def start(self) -> None:
+        """Begin at the first step, after an earlier run's state was taken over, if it was."""
+        self._falling.start(self._steps_made())
+
+    def _steps_made(self) -> int:
+        return int(self.optimizer.dense_optimizer.iterations.numpy())
+
     def resume(self) -> None:
         """Restore the last checkpoint and the metrics up to it.
 
@@ -158,15 +176,30 @@ class Trainer:
             self.checkpoints.loss_sum.assign(0.0)  # worker 0 has the sum of all
         done, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         self._check_epochs(done + (step > 0))
-        before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
+        before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done + step / self.steps)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
         if done >= self.settings.epochs and not self.rows:
             raise InputError(
                 f"{self.folder}: all {done} epochs are trained, but metrics.csv has none of them; "
                 "score the run with cowclip evaluate, or train more `epochs`"
             )
-        self._early.resume(self.rows, done, step)
+        at_scoring = step == 0 or self._scores_after(step)
+        self._early.resume(self.rows, self._scorings(done, step), at_scoring=at_scoring)
+        self._falling.start(self._steps_made(), done=done * self.steps + step)
+        self._falling.follow(self.rows, self.workers)
         self.log.info("resumed from %s: epoch %d, step %d", path, done, step)
+
+    def _scores_after(self, step: int) -> bool:
+        """Whether the rows are scored after so many steps within an epoch."""
+        every = self._score_every
+        return bool(every) and step % every == 0 and step < self.steps
+
+    def _scorings(self, epoch: int, step: int) -> int:
+        """Count the scorings up to this step of the epoch that follows so many."""
+        if not self._score_every:
+            return epoch
+        within = (self.steps - 1) // self._score_every
+        return epoch * (within + 1) + min(step // self._score_every, within)
 
     def _check_epochs(self, begun: int) -> None:
         """Refuse fewer epochs than the checkpoint has trained or begun."""
@@ -199,9 +232,7 @@ class Trainer:
                 for epoch in range(first, self.settings.epochs):
                     if self._early.stops(self.rows):
                         break
-                    seconds, trained = self._train_epoch(epoch)
-                    self._finish_epoch(epoch, seconds, trained, board)
-                    self.after_epoch(self.rows[-1])
+                    self._train_epoch(epoch, board)
         finally:
             board.close()
         kept = kept_row(self.rows, self.settings)
@@ -211,12 +242,12 @@ class Trainer:
             self.log.info("%s", message)
         return self.rows
 
-    def _train_epoch(self, epoch: int) -> tuple[float, int]:
-        """Train an epoch from the checkpoint's step on; return seconds and rows trained."""
-        settings, first = self.settings, int(self.checkpoints.step.numpy())
+    def _train_epoch(self, epoch: int, board: run_logs.TensorBoard) -> None:
+        """Train an epoch from the checkpoint's step on, unless the run stops early within it."""
+        first = int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
-        started, paused, step = time.perf_counter(), 0.0, first
+        lap, step = _Lap(first), first
         lengths, batches = self._executions(epoch, first)
         # `closing` ends the thread that streams rows, even after an error.
         with (
@@ -231,23 +262,23 @@ class Trainer:
                 bar.update(steps)
                 due = self._checkpoint_every and step % self._checkpoint_every == 0
                 signal_number = largest_signal(self.workers, self._stop)
-                if signal_number or (due and step < self.steps):
-                    paused -= time.perf_counter()
+                if self._scores_after(step):
+                    self._score(epoch, step, lap, board, signal_number)
+                    if self._early.stops(self.rows):
+                        return
+                    bar.set_postfix_str(self._score_words(self.rows[-1]))
+                    lap = _Lap(step)
+                elif signal_number or (due and step < self.steps):
+                    lap.pause()
                     self._save(step)
                     self._stop_after(signal_number)
-                    paused += time.perf_counter()
-        with raising_diverged():
-            self.optimizer.flush()  # do the work that update="exact" has postponed
-        self.wait()
-        seconds = time.perf_counter() - started - paused
-        self.recorder.pause()
-        # A run that stopped in the last step of an epoch has no rows left to train.
-        return seconds, max(0, self.data.rows - first * settings.batch_size)
+                    lap.go_on()
+        self._score(epoch, self.steps, lap, board)
 
     def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[PackedBatch]]:
         """Return the number of steps of each call from step `first` on, and the calls' batches."""
         settings, done = self.settings, epoch * self.steps
-        stops = [(self._checkpoint_every, 0), (self.recorder.every, done)]
+        stops = [(self._checkpoint_every, 0), (self._score_every, 0), (self.recorder.every, done)]
         stops = [stop for stop in stops if stop[0]]
         lengths = list(execution_lengths(first, self.steps, self.steps_per_execution, stops))
         size, how = settings.batch_size, {"seed": settings.seed, "epoch": epoch}
@@ -290,37 +321,65 @@ class Trainer:
         if signal_number:
             raise Stopped(signal_number)
 
-    def _finish_epoch(
-        self, epoch: int, seconds: float, trained: int, board: run_logs.TensorBoard
+    def _score(
+        self,
+        epoch: int,
+        step: int,
+        lap: _Lap,
+        board: run_logs.TensorBoard,
+        signal_number: int | None = None,
     ) -> None:
+        """Score the rows after so many steps of an epoch, write the metrics, and a checkpoint."""
+        with raising_diverged():
+            self.optimizer.flush()  # do the work that update="exact" has postponed
+        self.wait()
+        lap.pause()
+        self.recorder.pause()
+        at_end = step == self.steps
         loss_sum = gather_loss(self.workers, self.checkpoints.loss_sum)
         check_loss(loss_sum, epoch + 1)
         started = time.perf_counter()
         result, bins = self._evaluate(epoch + 1)
         scoring_seconds = time.perf_counter() - started
-        row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
+        position = epoch + 1 if at_end else epoch + step / self.steps
+        row = self._metrics_row(position, lap, step, result, scoring_seconds, loss_sum)
         self.rows.append(row)
         if self._writes:
             run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
             if bins:
                 path = self.folder / "reliability.csv"
-                run_logs.write_reliability(path, epoch + 1, self.settings.scored_split, bins)
-        board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
-        words = metric_words(row, self.settings.scored_split)
-        self.log.info(
-            "epoch %d: train loss %.5f, %s %s, %s rows/s, %.1f s",
-            epoch + 1,
-            row["train_loss"],
-            self.settings.scored_split,
-            words or f"AUC {result.auc:.5f}, log loss {result.log_loss:.5f}",
-            f"{row['rows_per_second']:,.0f}",
-            seconds,
-        )
-        self.checkpoints.epoch.assign(epoch + 1)
-        signal_number = largest_signal(self.workers, self._stop)
-        self._save(0)
+                run_logs.write_reliability(path, position, self.settings.scored_split, bins)
+        number = self._scorings(epoch + at_end, 0 if at_end else step)
+        board.write(number, {k: v for k, v in row.items() if k != "epoch"})
+        self._log_scoring(row)
+        if self._falling.follow(self.rows, self.workers):
+            rates = self.optimizer.learning_rates
+            score = score_of(row, self.settings.scored_split, self.settings.monitor)
+            words = "validation %s no %s: the rates fall to embedding lr %.4g, dense lr %.4g"
+            self.log.info(words, score.name, score.better, *rates)
+        self.checkpoints.epoch.assign(epoch + at_end)
+        signal_number = signal_number or largest_signal(self.workers, self._stop)
+        self._save(0 if at_end else step)
         self._early.keep(self.rows)
         self._stop_after(signal_number)
+        self.after_epoch(row)
+
+    def _log_scoring(self, row: Metrics) -> None:
+        loss = f"train loss {row['train_loss']:.5f}, " if "train_loss" in row else ""
+        self.log.info(
+            "epoch %.6g: %s%s, %s rows/s, %.1f s",
+            row["epoch"],
+            loss,
+            self._score_words(row),
+            f"{row['rows_per_second']:,.0f}",
+            row["seconds"],
+        )
+
+    def _score_words(self, row: Metrics) -> str:
+        split = self.settings.scored_split
+        if words := metric_words(row, split):
+            return f"{split} {words}"
+        return f"{split} AUC {row[f'{split}_auc']:.5f}, log loss {row[f'{split}_log_loss']:.5f}"
 
     def _evaluate(
         self, epoch: int
@@ -340,21 +399,30 @@ class Trainer:
 
     def _metrics_row(
         self,
-        epoch: int,
-        seconds: float,
-        trained: int,
+        position: float,
+        lap: _Lap,
+        step: int,
         result: evaluation.Evaluation | evaluation.RegressionEvaluation,
         scoring_seconds: float,
         loss_sum: float,
     ) -> Metrics:
-        optimizer, split = self.optimizer, self.settings.scored_split
+        optimizer, split, size = (
+            self.optimizer,
+            self.settings.scored_split,
+            self.settings.batch_size,
+        )
+        # A run that stopped in the last step of an epoch has no rows left to train.
+        trained = max(0, min(step * size, self.data.rows) - lap.first * size)
+        weight = self._total_weight
+        if position % 1:  # of the rows so far, which is known only if all have the weight 1
+            weight = step * size if self._total_weight == self.data.rows else None
         embedding_lr, dense_lr = optimizer.learning_rates
         return {
-            "epoch": epoch + 1,
+            "epoch": position,
             "step": int(optimizer.iterations.numpy()),
-            "train_loss": loss_sum / self._total_weight,
-            "rows_per_second": round(trained / seconds, 1),
-            "seconds": round(seconds, 3),
+            **({} if weight is None else {"train_loss": loss_sum / weight}),
+            "rows_per_second": round(trained / lap.seconds, 1),
+            "seconds": round(lap.seconds, 3),
             f"{split}_seconds": round(scoring_seconds, 3),
             "clipped_share": float(optimizer.clipped_share.numpy()),
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
@@ -363,3 +431,17 @@ class Trainer:
             **metrics_of(split, result),
         }
 
+
+class _Lap:
+    """The time of the steps from one scoring to the next, without pauses."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.seconds, self._started = first, 0.0, time.perf_counter()
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        self.seconds += time.perf_counter() - self._started
+
+    def go_on(self) -> None:
+        """Start it again."""
+        self._started = time.perf_counter()

@@ -30,6 +30,7 @@ class ExperimentLine:
         rule: scaling rule.
         clip: name of the clip; None: that of the rule.
         optimizer: "adam" or "adagrad".
+        lr_schedule: how the rates fall; "plateau" only where validation rows are scored.
         update: name of the update; None: that of the command line.
         epochs: number of epochs; None: that of the sizing.
         overrides: values at the base batch. They replace those of the sizing and the preset.
@@ -50,6 +51,7 @@ class ExperimentLine:
     rule: str = "cowclip"
     clip: str | None = None
     optimizer: str = "adam"
+    lr_schedule: str = "constant"
     update: str | None = None
     epochs: int | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)

@@ -22,6 +22,7 @@ def _known_values() -> Mapping[str, Collection[str]]:
         "model": choices.MODELS,
         "rule": RULES,
         "optimizer": choices.OPTIMIZERS,
+        "lr_schedule": choices.LR_SCHEDULES,
         "clip": choices.CLIPS,
         "update": choices.UPDATES,
         "dense_rule": ("linear",),

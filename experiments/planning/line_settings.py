@@ -42,6 +42,7 @@ def make_run_settings(
             experiment.preset, line, sizing, factor=sizing.factor(multiplier), tuned=tuned
         ),
         optimizer=line.optimizer,
+        lr_schedule=line.lr_schedule,
         validation_fraction=validation_fraction,
         **layers,
     )

@@ -11,7 +11,7 @@ from cowclip_merlin.experiments.tuning.figure import draw_search
 from cowclip_merlin.experiments.tuning.settings_file import write_settings
 from cowclip_merlin.experiments.tuning.space import RANGES, base_rates
 from cowclip_merlin.experiments.tuning.study import complete_trials, finished_trials
-from cowclip_merlin.experiments.tuning.trial_run import outcome_of
+from cowclip_merlin.experiments.tuning.trial_run import PATIENCE, outcome_of
 from cowclip_merlin.plotting.style import save_figure
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.training.run_settings import RunSettings
@@ -54,14 +54,15 @@ def settings_of(trial: FrozenTrial) -> RunSettings:
 def final_settings(trial: FrozenTrial) -> RunSettings:
     """Return the settings that train a trial's best epoch on all train rows.
 
+    A plateau needs the held-out rows again: the run then trains on the others, as the trial did.
     All rates are written out, unless the preset has values of its own for a large batch.
     """
-    found = replace(
-        settings_of(trial),
-        epochs=outcome_of(trial).best_epoch,
-        validation_fraction=0.0,
-        validation_split="random",
-    )
+    found = settings_of(trial)
+    if found.lr_schedule == "plateau":
+        found = replace(found, early_stopping=PATIENCE)
+    else:
+        epochs = outcome_of(trial).best_epoch
+        found = replace(found, epochs=epochs, validation_fraction=0.0, validation_split="random")
     filled = replace(found, overrides={**base_rates(found), **found.overrides})
     same = filled.hyperparameters("table") == found.hyperparameters("table")
     return filled if same else found

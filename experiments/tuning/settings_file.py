@@ -29,14 +29,14 @@ def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
 
     Args:
         path: of the file, which is replaced.
-        settings: of a run that scores the test rows.
+        settings: of a run.
         comment: one line for the top of the file.
     """
     import yaml
 
     values = {name: value for name, value in settings.as_dict().items() if name in _SETTINGS}
-    for name in ("validation_fraction", "validation_split"):
-        values.pop(name)
+    if not settings.validation_fraction:
+        del values["validation_fraction"], values["validation_split"]
     given = {k: v for k, v in (values | settings.overrides).items() if v is not None}
     text = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None)
     with atomic_write(path) as temporary:

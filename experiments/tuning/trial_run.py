@@ -18,6 +18,7 @@ from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.several_targets.names import is_metric_column
 from cowclip_merlin.training.stopping.best_epoch import best_row
+from cowclip_merlin.training.stopping.plateau import scorings_without_better
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics
 
 PATIENCE = 2
-"""Epochs without a better validation AUC after which a trial ends."""
+"""Epochs without a better validation AUC after which a trial ends; see `early_stopping`."""
 
 _NOT_KEPT = ("checkpoints", "events", "diagnostics.csv")
 
@@ -97,14 +98,14 @@ class _TrialEnds(Exception):
 class _EpochWatch:
     """Reports each epoch to Optuna, and ends a trial that need not go on."""
 
-    def __init__(self, trial: Trial, context: TrialContext) -> None:
-        self._trial, self._context = trial, context
+    def __init__(self, trial: Trial, settings: RunSettings, context: TrialContext) -> None:
+        self._trial, self._settings, self._context = trial, settings, context
         self.rows: list[Metrics] = []
 
     def __call__(self, row: Metrics) -> None:
         self.rows.append(row)
         self._trial.report(row["validation_auc"], step=row["epoch"])
-        if row["epoch"] - self.best["epoch"] >= PATIENCE:
+        if scorings_without_better(self.rows, self._settings) >= PATIENCE:
             raise _TrialEnds("early stop")
         if self._trial.should_prune():
             raise _TrialEnds("pruned")
@@ -148,7 +149,7 @@ def run_trial(trial: Trial, settings: RunSettings, context: TrialContext) -> Out
 
 
 def _train(trial: Trial, settings: RunSettings, context: TrialContext, folder: Path) -> Outcome:
-    watch, started, ended = _EpochWatch(trial, context), time.monotonic(), "epochs"
+    watch, started, ended = _EpochWatch(trial, settings, context), time.monotonic(), "epochs"
     compat.release_models()
     try:
         # The run's train.log has the output.

@@ -50,7 +50,8 @@ class Tuned:
     """What a search has found.
 
     Attributes:
-        settings: train with them on all train rows; `settings.yaml` has the same.
+        settings: train with them on all train rows (with a plateau, on those not held out);
+            `settings.yaml` has the same.
         trial: number of the best trial.
         validation_auc: its AUC on validation rows, which is optimistic: it is the best of many.
             Of several labels, that of the first.
@@ -183,6 +184,11 @@ def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
         )
     if settings.early_stopping is not None:
         raise InputError("early_stopping is given, but a trial ends by itself; omit it")
+    if settings.lr_schedule in ("linear", "cosine"):
+        raise InputError(
+            f"lr_schedule is {settings.lr_schedule!r}, whose rates fall until the last epoch, but "
+            "a trial ends at its best one; search with constant, step or plateau"
+        )
     split = data.description.get("settings", {}).get("split") or {}
     preset = settings.preset or (data.kind if data.kind in PRESETS else "criteo")
     last = {"validation_split": "last"} if split.get("how") == "time" else {}

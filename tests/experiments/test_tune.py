@@ -18,6 +18,7 @@ from cowclip_merlin.experiments import tuning
 from cowclip_merlin.experiments.tuning import outputs, trial_run
 from cowclip_merlin.experiments.tuning import space as spaces
 from cowclip_merlin.experiments.tuning import study as studies
+from cowclip_merlin.experiments.tuning.settings_file import read_settings
 from cowclip_merlin.experiments.tuning.space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.recipe import own_table_defaults
 from cowclip_merlin.system.signals import Stopped
@@ -130,6 +131,15 @@ def test_a_trial_ends_two_epochs_after_its_best_and_counts_with_it(search, train
     assert not (tmp_path / "tuned/trials/000/checkpoints").exists()
 
 
+def test_a_plateau_keeps_its_held_out_rows(search, trained, tmp_path):
+    assert search("--trials", "1", "--epochs", "9", "--lr-schedule", "plateau") == 0
+    found = read_settings(tmp_path / "tuned/settings.yaml")
+    names = ("lr_schedule", "epochs", "early_stopping", "validation_fraction")
+    assert [found[name] for name in names] == ["plateau", 9, 2, 0.1]
+    (row,) = read_trials(tmp_path / "tuned")
+    assert row["ended"] == "early stop" and int(row["epochs"]) > 4  # at smaller rates, too
+
+
 def test_trials_are_pruned_and_diverge_without_an_error(search, trained, tmp_path, monkeypatch):
     def training(data, settings, **how):
         if settings.hyperparameters("table").dense_lr > 1e-2:
@@ -236,6 +246,7 @@ def test_a_search_is_not_replaced_and_not_mixed(search, trained, folder, tmp_pat
         (["--batch-size", "5000"], "is larger than the"),
         (["--backend", "cupy"], "cupy"),
         (["--rule", "magic"], "unknown rule 'magic'"),
+        (["--lr-schedule", "cosine"], "--lr-schedule is 'cosine'"),
         (
             ["--clip", "none", "--embedding-lr", "1", "--dense-lr", "1", "--l2", "0"],
             "nothing is left",

@@ -18,7 +18,7 @@ from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.several_targets import evaluating
-from cowclip_merlin.training.stopping.best_epoch import end_message, kept_epochs, served_epoch
+from cowclip_merlin.training.stopping.best_epoch import end_message, kept_scorings, served_epoch
 from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.trainer import Trainer
 
@@ -53,7 +53,7 @@ def rows(make_once):
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch):
     """Every run has the AUCs above; nothing else of its scores changes."""
-    finish, real = Trainer._finish_epoch, evaluating.evaluate
+    finish, real = Trainer._score, evaluating.evaluate
 
     def finish_epoch(self, epoch, *rest):
         def evaluate(*given, **options):
@@ -63,7 +63,7 @@ def scripted(monkeypatch):
             patch.setattr(evaluating, "evaluate", evaluate)
             finish(self, epoch, *rest)
 
-    monkeypatch.setattr(Trainer, "_finish_epoch", finish_epoch)
+    monkeypatch.setattr(Trainer, "_score", finish_epoch)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def assert_same_bits(a, b):
 
 
 def assert_same_runs(a, b):
-    assert kept_epochs(a) == kept_epochs(b)
+    assert kept_scorings(a) == kept_scorings(b)
     for folder in ("checkpoints", "checkpoints/best"):
         assert_same_bits(list_checkpoints(a / folder)[0], list_checkpoints(b / folder)[0])
 
@@ -111,7 +111,7 @@ def probabilities(run, rows, tmp_path):
 def test_it_stops_and_keeps_the_first_of_the_best_epochs(rows, make_run, tmp_path):
     run, straight = make_run(), make_run(2)
     assert_same_bits(run / "checkpoints/best/ckpt-2", list_checkpoints(straight / "checkpoints")[0])
-    assert kept_epochs(run) == [2]
+    assert kept_scorings(run) == [2]
     assert served_epoch(run) == "epoch 2 of 4 (best on validation rows)"
     ours, theirs = probabilities(run, rows, tmp_path), probabilities(straight, rows, tmp_path)
     assert ours.equals(theirs)
@@ -179,7 +179,7 @@ def test_a_run_stopped_by_a_signal_goes_on_to_the_same_bits(
     rows, make_run, tmp_path, monkeypatch, epoch
 ):
     """In an epoch, and at its end: the checkpoint there may be the best."""
-    finish = Trainer._finish_epoch
+    finish = Trainer._score
 
     def stopping(self, number, *rest):
         if number == epoch:
@@ -188,9 +188,9 @@ def test_a_run_stopped_by_a_signal_goes_on_to_the_same_bits(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Trainer, "_finish_epoch", stopping)
+        patch.setattr(Trainer, "_score", stopping)
         train(rows, SETTINGS, out=run)
-    assert kept_epochs(run)[0] == min(epoch + 1, 2)
+    assert kept_scorings(run)[0] == min(epoch + 1, 2)
     train(rows, SETTINGS, out=run, resume=True)
     assert_same_runs(run, make_run())
 
@@ -222,7 +222,7 @@ def test_a_killed_run_keeps_its_best_epoch(rows, make_run, tmp_path, monkeypatch
         killed_in(patch, *at)
         train(rows, SETTINGS, out=run)
     best_before = {("keep", 1): [], ("keep", 4): [2]}.get(at, [1])
-    assert kept_epochs(run) == best_before
+    assert kept_scorings(run) == best_before
     if best_before == [1]:
         assert served_epoch(run) == "epoch 1 (epoch 2 is better: continue the run with --resume)"
     train(rows, SETTINGS, out=run, resume=True)
@@ -245,7 +245,7 @@ def test_a_damaged_last_checkpoint_of_the_best_epoch(rows, make_run, tmp_path):
     """The run falls back to the epoch before, which it has kept as the best one of then."""
     run = tmp_path / "run"
     train(rows, replace(SETTINGS, epochs=2), out=run)
-    assert kept_epochs(run) == [2, 1]
+    assert kept_scorings(run) == [2, 1]
     (file,) = (run / "checkpoints").glob("ckpt-2.data-*")
     file.write_bytes(b"damaged")
     with pytest.raises(InputError, match=r"best/ckpt-2: damaged"):
@@ -264,7 +264,7 @@ def test_what_is_missing_is_named(rows, make_run, tmp_path, capsys):
     assert "best: no checkpoint" in error
     assert error.count("\n") == 1
     (run / "metrics.csv").unlink()
-    with pytest.raises(InputError, match=r"early stopping .* 4 finished epochs"):
+    with pytest.raises(InputError, match=r"early stopping .* 4 scorings"):
         train(rows, SETTINGS, out=run, resume=True)
 
 

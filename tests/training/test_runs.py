@@ -279,14 +279,14 @@ def test_it_trains_in_another_thread(data, tmp_path):
 
 
 def test_divergence_in_the_last_step_is_called_that(data, tmp_path, monkeypatch):
-    finish = Trainer._finish_epoch
+    finish = Trainer._score
 
     def spoiled(self, *rest):
         weight = self.model.trainable_variables[-1]
         weight.assign(np.nan * weight)
         finish(self, *rest)
 
-    monkeypatch.setattr(Trainer, "_finish_epoch", spoiled)
+    monkeypatch.setattr(Trainer, "_score", spoiled)
     settings = RunSettings(model="deepfm", epochs=1, **SMALL)
     with pytest.raises(InputError, match=r"diverged: probabilities .* epoch 1"):
         train(data, settings, out=tmp_path / "run")

@@ -14,6 +14,9 @@ from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 RULE = ("base_batch_size", "preset", "rule", "clip")
 """Settings that say how rates follow from the batch size."""
 
+SCHEDULE = ("lr_schedule", "lr_factor", "lr_patience", "lr_every", "lr_floor")
+"""Settings that say how the learning rates fall."""
+
 LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
 """Settings of the model's layers, without `mlp`."""
 

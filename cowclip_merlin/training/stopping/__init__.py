@@ -1,1 +1,1 @@
-"""When a run stops early, and which epoch it serves."""
+"""How the scores of a run steer it: its learning rates, its end, and the weights it serves."""

@@ -1,4 +1,8 @@
-"""The best epoch of a run: which it is, where its weights are, and what to tell about it."""
+"""The best scoring of a run: which it is, where its weights are, and what to tell about it.
+
+A run scores after each epoch, and with `evaluate_every` also within it: each scoring is a row of
+metrics.csv.
+"""
 
 from __future__ import annotations
 
@@ -26,62 +30,88 @@ Rows = Sequence[Metrics]
 
 
 class Score(NamedTuple):
-    """What the first target says about an epoch.
+    """What the first target says about a scoring.
 
     Attributes:
         name: of the metric.
-        value: the AUC, or the root mean squared error of a number.
-        is_auc: whether a higher value is better.
+        value: the AUC or the log loss, or the root mean squared error of a number.
+        higher: whether a higher value is better.
     """
 
     name: str
     value: float
-    is_auc: bool
+    higher: bool
+
+    @property
+    def goodness(self) -> float:
+        """A number that is higher for a better score."""
+        return self.value if self.higher else -self.value
+
+    @property
+    def better(self) -> str:
+        """The word for a better value."""
+        return "higher" if self.higher else "lower"
 
 
-def score_of(row: Metrics, split: str) -> Score:
-    """Return the score of an epoch.
+def score_of(row: Metrics, split: str, monitor: str = "auc") -> Score:
+    """Return the score of a row of metrics.
+
+    Args:
+        row: of metrics.csv.
+        split: that the run scores.
+        monitor: one of `choices.MONITORS`; for a label of 0 and 1 only.
 
     >>> score_of({"test_auc": 0.75}, "test")
-    Score(name='AUC', value=0.75, is_auc=True)
+    Score(name='AUC', value=0.75, higher=True)
     >>> score_of({"test_price_rmse": 2.0, "test_buy_auc": 0.5}, "test")
-    Score(name='price RMSE', value=2.0, is_auc=False)
+    Score(name='price RMSE', value=2.0, higher=False)
     """
     if (auc := row.get(f"{split}_auc")) is not None:
-        return Score("AUC", auc, True)
+        return (
+            Score("AUC", auc, True)
+            if monitor == "auc"
+            else Score("log loss", row[f"{split}_log_loss"], False)
+        )
     name, found = next(iter(target_metrics(row, split).items()))
     return Score(f"{name} RMSE", found["rmse"], False)
 
 
-def best_row(rows: Rows, split: str) -> Metrics:
-    """Return the first row of metrics with the highest AUC, or lowest RMSE, of the first target.
+def best_index(rows: Rows, split: str, monitor: str = "auc") -> int:
+    """Return the index of the first row with the best score.
+
+    >>> best_index([{"test_auc": 0.7}, {"test_auc": 0.8}, {"test_auc": 0.8}], "test")
+    1
+    """
+    goodness = [score_of(row, split, monitor).goodness for row in rows]
+    return goodness.index(max(goodness))
+
+
+def best_row(rows: Rows, split: str, monitor: str = "auc") -> Metrics:
+    """Return the first row of metrics with the best score.
 
     >>> best_row([{"epoch": 1, "test_auc": 0.7}, {"epoch": 2, "test_auc": 0.7}], "test")["epoch"]
     1
     >>> best_row([{"epoch": 1, "test_t_rmse": 3.0}, {"epoch": 2, "test_t_rmse": 2.0}], "test")
     {'epoch': 2, 'test_t_rmse': 2.0}
     """
-
-    def goodness(row: Metrics) -> float:
-        score = score_of(row, split)
-        return score.value if score.is_auc else -score.value
-
-    return max(rows, key=goodness)
+    return rows[best_index(rows, split, monitor)]
 
 
-def epoch_words(rows: Rows) -> str:
+def epoch_words(rows: Rows, monitor: str = "auc") -> str:
     """Name the best epoch of a run with early stopping.
 
-    >>> epoch_words([{"epoch": n, "validation_auc": auc} for n, auc in ((1, 0.75), (2, 0.625))])
-    'epoch 1 of 2 (best on validation rows)'
+    >>> epoch_words([{"epoch": n, "validation_auc": auc} for n, auc in ((1, 0.75), (1.5, 0.625))])
+    'epoch 1 of 1.5 (best on validation rows)'
     """
-    best = best_row(rows, "validation")
-    return f"epoch {best['epoch']} of {rows[-1]['epoch']} (best on validation rows)"
+    best = best_row(rows, "validation", monitor)
+    return f"epoch {best['epoch']:.6g} of {rows[-1]['epoch']:.6g} (best on validation rows)"
 
 
 def kept_row(rows: Rows, settings: RunSettings) -> Metrics:
     """Return the metrics of the weights that a run keeps: of its best epoch, or the last ones."""
-    return best_row(rows, settings.scored_split) if settings.early_stopping else rows[-1]
+    if settings.early_stopping is None:
+        return rows[-1]
+    return best_row(rows, settings.scored_split, settings.monitor)
 
 
 def worse_than_constant(row: Metrics, split: str) -> str | None:
@@ -99,7 +129,7 @@ def worse_than_constant(row: Metrics, split: str) -> str | None:
         return None
     values = ", ".join(f"{name} {x:.3f}".strip() for name, x in wrong.items())
     return (
-        f"epoch {row['epoch']} scores the {split} rows worse than always answering the click rate: "
+        f"epoch {row['epoch']:.6g} scores the {split} rows worse than always answering the click rate: "
         f"normalized entropy {values}"
     )
 
@@ -120,36 +150,41 @@ def end_message(rows: Rows, settings: RunSettings) -> str | None:
     >>> end_message(rows, RunSettings(model="dcn", batch_size=8)).partition(";")[0]
     'test AUC fell from 0.75000 after epoch 1 to 0.62500 after epoch 2'
     """
-    split, patience = settings.scored_split, settings.early_stopping
-    best, last = best_row(rows, split), rows[-1]
-    (name, was, is_auc), now = score_of(best, split), score_of(last, split).value
+    split, patience, monitor = settings.scored_split, settings.early_stopping, settings.monitor
+    best, last = best_row(rows, split, monitor), rows[-1]
+    score, now = score_of(best, split, monitor), score_of(last, split, monitor).value
     if patience is not None:
-        stopped = last["epoch"] - best["epoch"] >= patience
-        how = "higher" if is_auc else "lower"
-        why = f"stopped: no {how} validation {name} for {patience} epochs; " if stopped else ""
-        return f"{why}the run keeps the weights of {epoch_words(rows)}, validation {name} {was:.5f}"
-    if (was - now if is_auc else now - was) <= (FELL if is_auc else FELL * was):
+        waited = len(rows) - 1 - best_index(rows, split, monitor)
+        unit = "epochs" if settings.evaluate_every is None else "scorings"
+        stopped = waited >= patience
+        why = f"stopped: no {score.better} validation {score.name} for {patience} {unit}; "
+        return (
+            f"{why if stopped else ''}the run keeps the weights of {epoch_words(rows, monitor)}, "
+            f"validation {score.name} {score.value:.5f}"
+        )
+    was = score.value
+    if abs(was - now) <= (FELL if score.name == "AUC" else FELL * was):
         return None
     remedy = (
-        f"train with --epochs {best['epoch']}, or with --early-stopping 1"
+        f"train with --epochs {best['epoch']:.6g}, or with --early-stopping 1"
         if split == "validation"
         else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1, "
         "then train again on all rows with that --epochs"
     )
-    went = "fell" if is_auc else "rose"
+    went = "fell" if score.higher else "rose"
     return (
-        f"{split} {name} {went} from {was:.5f} after epoch {best['epoch']} to {now:.5f} after "
-        f"epoch {last['epoch']}; {remedy}"
+        f"{split} {score.name} {went} from {was:.5f} after epoch {best['epoch']:.6g} to {now:.5f} "
+        f"after epoch {last['epoch']:.6g}; {remedy}"
     )
 
 
 def best_folder(run: Path) -> Path:
-    """Return where a run with early stopping keeps its best epoch, as `ckpt-EPOCH`."""
+    """Return where a run with early stopping keeps its best weights, as `ckpt-SCORING`."""
     return run / "checkpoints" / "best"
 
 
-def kept_epochs(run: Path) -> list[int]:
-    """List the epochs whose weights a run with early stopping keeps, the best first."""
+def kept_scorings(run: Path) -> list[int]:
+    """List the scorings, from 1, whose weights a run with early stopping keeps, the best first."""
     return [int(path.rpartition("-")[2]) for path in list_checkpoints(best_folder(run))]
 
 
@@ -161,7 +196,7 @@ def weights_folder(run: Path, settings: RunSettings) -> Path:
     """
     if settings.early_stopping is None:
         return run / "checkpoints"
-    if not kept_epochs(run):
+    if not kept_scorings(run):
         raise InputError(
             f"{best_folder(run)}: no checkpoint of the best epoch; resume the run to finish an "
             "epoch, or copy the whole run folder"
@@ -178,13 +213,15 @@ def served_epoch(run: str | FilePath) -> str | None:
     if not is_address(run) and not (Path(run) / CONFIG).exists():
         return None
     run = local_run(run)
-    if RunConfig.load(run).settings.early_stopping is None:
+    settings = RunConfig.load(run).settings
+    if settings.early_stopping is None:
         return None
-    kept = kept_epochs(run)[:1]
+    kept = kept_scorings(run)[:1]
     rows = [parse_metrics_row(x) for x in read_metrics(run / "metrics.csv", epochs=sys.maxsize)]
     if not kept or not rows:
-        return f"epoch {kept[0]} (best on validation rows)" if kept else None
-    best = best_row(rows, "validation")["epoch"]
-    if best == kept[0]:
-        return epoch_words(rows)
-    return f"epoch {kept[0]} (epoch {best} is better: continue the run with --resume)"
+        return f"scoring {kept[0]} (best on validation rows)" if kept else None
+    best = best_index(rows, "validation", settings.monitor)
+    if best + 1 == kept[0]:
+        return epoch_words(rows, settings.monitor)
+    served, better = (f"{rows[i]['epoch']:.6g}" for i in (kept[0] - 1, best))
+    return f"epoch {served} (epoch {better} is better: continue the run with --resume)"
