@@ -129,9 +129,11 @@ class Trainer:
         self._early = EarlyStopping(folder, settings, self.checkpoints, self.workers)
         self._falling = falling
         self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
-        # Steps from scoring to scoring within an epoch; 0: none, after an epoch is always one.
-        every = settings.evaluate_every
-        self._score_every = 0 if every is None else max(1, every // settings.batch_size)
+        # Steps from scoring to scoring within an epoch, and how many there are. The scoring after
+        # the epoch stands for one that would come less than half that distance before it.
+        rows = settings.evaluate_every
+        self._score_every = 0 if rows is None else max(1, rows // settings.batch_size)
+        self._within = int(self.steps / self._score_every - 0.5) if self._score_every else 0
         most = steps_per_execution(settings.batch_size) if self.data.resident else 1
         # Workers meet after every execution, also if one of them streams its rows.
         self.steps_per_execution = int(min(numbers_of_all(self.workers, most)))
@@ -192,14 +194,12 @@ class Trainer:
     def _scores_after(self, step: int) -> bool:
         """Whether the rows are scored after so many steps within an epoch."""
         every = self._score_every
-        return bool(every) and step % every == 0 and step < self.steps
+        return bool(every) and step % every == 0 and step <= every * self._within
 
     def _scorings(self, epoch: int, step: int) -> int:
         """Count the scorings up to this step of the epoch that follows so many."""
-        if not self._score_every:
-            return epoch
-        within = (self.steps - 1) // self._score_every
-        return epoch * (within + 1) + min(step // self._score_every, within)
+        within = min(step // self._score_every, self._within) if self._score_every else 0
+        return epoch * (self._within + 1) + within
 
     def _check_epochs(self, begun: int) -> None:
         """Refuse fewer epochs than the checkpoint has trained or begun."""
