@@ -36,6 +36,9 @@ BACKENDS = ("auto", "tensorflow", *KERNEL_BACKENDS)
 OPTIMIZERS = ("adam", "adagrad")
 """Optimizers of a training run."""
 
+ACTIVATIONS = ("relu", "gelu", "dice")
+"""Activations of the hidden layers; see `models.Architecture`."""
+
 LR_SCHEDULES = ("constant", "plateau", "step", "linear", "cosine")
 """How the learning rates of a run fall; see `training.stopping.falling_rates`."""
 

@@ -18,6 +18,9 @@ class Architecture:
     Attributes:
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
+        activation: of the hidden layers, one of `choices.ACTIVATIONS`.
+        dropout: share of each hidden layer's outputs that a step of training sets to 0.
+        batch_norm: whether hidden layers normalize by the batch before their activation.
         continuous: "deep": continuous features enter the MLP only, as in the paper's text;
             "all": the linear and cross parts too, as in the authors' code.
         tables: layout of the tables, one of `choices.TABLES`.
@@ -40,6 +43,9 @@ class Architecture:
 
     embedding_dim: int = 10
     mlp: tuple[int, ...] = (400, 400, 400)
+    activation: str = "relu"
+    dropout: float = 0.0
+    batch_norm: bool = False
     continuous: str = "deep"
     tables: str = "fused"
     capacity: int | None = None
@@ -54,6 +60,9 @@ class Architecture:
         object.__setattr__(self, "mlp", tuple(self.mlp))
         names = ("embedding_dim", "mlp", "mmoe_experts", "capacity", "seed")
         check_whole({name: getattr(self, name) for name in names})
+        one_of("activation", self.activation, choices.ACTIVATIONS)
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
         one_of("continuous", self.continuous, choices.CONTINUOUS)
         one_of("tables", self.tables, choices.TABLES)
         self._check_capacity()
@@ -70,6 +79,11 @@ class Architecture:
             )
         if self.seed is None:
             object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
+
+    @property
+    def has_plain_hidden_layers(self) -> bool:
+        """Whether the hidden layers are ReLU layers with nothing besides."""
+        return self.activation == "relu" and not self.dropout and not self.batch_norm
 
     def _check_multi_task(self) -> None:
         if self.multi_task is None:

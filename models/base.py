@@ -15,7 +15,7 @@ from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, Sigmoid
 from cowclip_merlin.models.features import Features, ReadFeatures
-from cowclip_merlin.models.hidden.layers import applied
+from cowclip_merlin.models.hidden.layers import applied, made
 from cowclip_merlin.models.hidden.precision import computing_in, current_policy
 from cowclip_merlin.models.multi_task.layers import (
     Gates,
@@ -27,7 +27,7 @@ from cowclip_merlin.models.multi_task.outputs import outputs_of
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.optimizer.batch_read import ReadForm
 from cowclip_merlin.targets import means_and_spreads
-from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape
+from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape, Variable
 
 if TYPE_CHECKING:
     from merlin.schema import Schema
@@ -58,6 +58,7 @@ class ClickModel(SyncedLayer, mm.Block):
     jit_compile = False
     second_order = False
     _fused = False  # whether hidden layers may be one operation now
+    _training = False  # whether they compute for a step of training now
 
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
@@ -74,22 +75,15 @@ class ClickModel(SyncedLayer, mm.Block):
         targets = self.columns.targets
         towers = number_of_towers(architecture.multi_task, targets, architecture.mmoe_experts)
         if towers:
-            self.towers = [self._hidden(1000 * tower) for tower in range(1, towers + 1)]
+            self.towers = [made(architecture, 1000 * tower) for tower in range(1, towers + 1)]
             self.logit = LogitPerTarget(seed=architecture.seed + 50)
         else:
-            self.hidden = self._hidden(0)
+            self.hidden = made(architecture, 0)
             self.logit = tf.keras.layers.Dense(
                 len(targets), kernel_initializer=self._he(50), dtype="float32"
             )
         if architecture.multi_task == "mmoe":
             self.gates = Gates(len(targets), seed=architecture.seed + 60)
-
-    def _hidden(self, first: int) -> list[Layer]:
-        """Create hidden layers, with seeds from `first` on."""
-        return [
-            mm.MLPBlock([width], kernel_initializer=self._he(first + index))
-            for index, width in enumerate(self.architecture.mlp)
-        ]
 
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
         kind: type[FusedEmbedding | GrowingEmbedding]
@@ -149,8 +143,8 @@ class ClickModel(SyncedLayer, mm.Block):
             What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
         """
         if not hasattr(self, "towers"):
-            return applied(self.hidden, flat, fused=self._fused)
-        each = [applied(hidden, flat, fused=self._fused) for hidden in self.towers]
+            return self._applied(self.hidden, flat)
+        each = [self._applied(hidden, flat) for hidden in self.towers]
         towers = tf.stack(each, axis=1)
         return self.gates((flat, towers)) if hasattr(self, "gates") else towers
 
@@ -158,7 +152,11 @@ class ClickModel(SyncedLayer, mm.Block):
         """Apply the hidden layers and the output layer, [b, T]."""
         if hasattr(self, "towers"):
             return self.logit(self.mlp(features.padded))
-        return applied(self.hidden, features.padded, fused=self._fused, output=self.logit)
+        return self._applied(self.hidden, features.padded, self.logit)
+
+    def _applied(self, hidden: list[Layer], flat: Tensor, output: Layer | None = None) -> Tensor:
+        how = {"fused": self._fused, "training": self._training}
+        return applied(hidden, flat, output=output, **how)
 
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
         """Compute the logits of each row, [b, T]."""
@@ -225,10 +223,11 @@ class ClickModel(SyncedLayer, mm.Block):
                 operation. What is saved and served has operations of TensorFlow only.
         """
         self._fused = training and not self.jit_compile and self.row_sync.cowclip is not None
+        self._training = training
         try:
             z = self.forward(features)
         finally:
-            self._fused = False
+            self._fused = self._training = False
         if self.architecture.multi_task == "esmm":
             return of_both(z)
         if not self.columns.scales:
@@ -266,6 +265,11 @@ class ClickModel(SyncedLayer, mm.Block):
         """Compute the logits [b, T], with ESMM those of its two networks."""
         known = ", ".join(choices.MODELS)
         raise TypeError(f"{type(self).__name__} is abstract; use one of {known}")
+
+    @property
+    def statistics(self) -> list[Variable]:
+        """Moving means and variances of the hidden layers, which only training changes."""
+        return [v for v in self.non_trainable_variables if "moving_" in v.name]
 
     def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
         """Return the shape of the logits, [b, T]."""

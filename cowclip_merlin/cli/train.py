@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.model_options import (
+    HIDDEN,
     LAYERS,
     RULE,
     SCHEDULE,
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
     names = ("epochs", "seed", "tables", "combiner", "class_weight", "multi_task", "experts")
-    names += ("pretrained_embeddings", "freeze_embeddings", "mlp", *LAYERS)
+    names += ("pretrained_embeddings", "freeze_embeddings", "mlp", *HIDDEN, *LAYERS)
     add_options(parser, RunSettings, *names, **of_data)
     _add_run_options(parser)
 
@@ -210,11 +211,11 @@ def _worse(args: argparse.Namespace, rows: Sequence[Metrics]) -> str:
 def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     """Describe the metrics of the weights that the run keeps."""
     from cowclip_merlin.training.several_targets.names import metric_words
-    from cowclip_merlin.training.stopping.best_epoch import best_row, epoch_words
+    from cowclip_merlin.training.stopping.best_epoch import epoch_words, kept_row
 
-    split, kept, when = settings.scored_split, rows[-1], f"{rows[-1]['epoch']:.6g} epochs"
+    split, kept = settings.scored_split, kept_row(rows, settings)
+    when = f"{rows[-1]['epoch']:.6g} epochs"
     if settings.early_stopping is not None:
-        kept = best_row(rows, split, settings.monitor)
         when = epoch_words(rows, settings.monitor)
     if words := metric_words(kept, split):
         return f"{split} {words} after {when}"

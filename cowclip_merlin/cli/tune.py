@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
+    HIDDEN,
     LAYERS,
     RULE,
     SCHEDULE,
@@ -57,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     changes = _differences()
     add_options(parser, RunSettings, *names, **changes)
     add_rate_options(parser, without=_UNUSED_RATES)
-    names = ("epochs", "seed", "mlp", *LAYERS, "multi_task", "experts", "validation_fraction")
-    add_options(parser, RunSettings, *names, *SCHEDULE, **changes)
+    names = ("epochs", "seed", "mlp", *HIDDEN, *LAYERS, "multi_task", "experts")
+    add_options(parser, RunSettings, *names, "validation_fraction", *SCHEDULE, **changes)
     add_device_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
 

@@ -164,7 +164,9 @@ def _gradients(
         tape.watch(tables)
         columns = model.blocks[0].columns
         targets = columns.targets
-        z = logits(model, inputs, training=True)
+        # What a step would count or average, a probe must leave alone.
+        plain = model.blocks[0].architecture.has_plain_hidden_layers
+        z = logits(model, inputs, training=plain)
         z = z[:, 0] if only_clicks(targets) else z
         offsets = inputs.offsets if isinstance(inputs, Batch) else None
         losses = losses_of(targets, columns.scales)(label, z if offsets is None else z - offsets)

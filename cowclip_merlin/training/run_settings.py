@@ -97,6 +97,23 @@ class RunSettings(Settings):
     )
     embedding_dim: int = option(10, "length of an embedding row", at_least=1)
     mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
+    activation: str = option(
+        "relu",
+        "activation of the hidden layers: {choices}",
+        metavar="NAME",
+        choices=choices.ACTIVATIONS,
+        added=True,
+    )
+    dropout: float = option(
+        0.0,
+        "share of the hidden layers' outputs that a step of training sets to 0",
+        at_least=0,
+        below=1,
+        added=True,
+    )
+    batch_norm: bool = option(
+        False, "normalize by the batch before each activation of the hidden layers", added=True
+    )
     continuous: str = option(
         "deep",
         "layers that read continuous columns: deep (the MLP) or all (also linear and cross parts)",

@@ -33,6 +33,7 @@ from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Pr
 from cowclip_merlin.training.several_targets.evaluating import evaluate_targets, first_target
 from cowclip_merlin.training.several_targets.names import metric_words, metrics_of
 from cowclip_merlin.training.several_workers.worker_state import (
+    average_statistics,
     check_same_state,
     gather_loss,
     largest_signal,
@@ -313,6 +314,7 @@ class Trainer:
             self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
         self.recorder.pause()
         self.checkpoints.step.assign(step)
+        average_statistics(self.workers, self.model)
         check_same_state(self.workers, step, self.model)
         gather_loss(self.workers, self.checkpoints.loss_sum)
         self.checkpoints.save()
@@ -336,6 +338,7 @@ class Trainer:
         lap.pause()
         self.recorder.pause()
         at_end = step == self.steps
+        average_statistics(self.workers, self.model)
         loss_sum = gather_loss(self.workers, self.checkpoints.loss_sum)
         check_loss(loss_sum, epoch + 1)
         started = time.perf_counter()

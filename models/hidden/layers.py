@@ -1,29 +1,52 @@
-"""Apply hidden layers: as one operation if that gives what Keras's layers give, else by Keras."""
+"""Make hidden layers, and apply them: as one operation where that equals Keras, else by Keras."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import cache
 
 from cowclip_merlin import compat
+from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.hidden import engine as engines
 from cowclip_merlin.models.hidden.fused import hidden_layers
+from cowclip_merlin.models.hidden.hidden_layer import HiddenLayer
 from cowclip_merlin.types import DType, Layer, Tensor
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
+_log = logging.getLogger("cowclip_merlin")
 _TYPES = {"float32": tf.float32, "mixed_bfloat16": tf.bfloat16}
 
 
+def made(architecture: Architecture, first: int) -> list[Layer]:
+    """Make the hidden layers of an architecture, with seeds from `first` on."""
+    seeds = [architecture.seed + first + index for index in range(len(architecture.mlp))]
+    if architecture.has_plain_hidden_layers:
+        he = tf.keras.initializers.HeNormal
+        sizes = zip(architecture.mlp, seeds)
+        return [mm.MLPBlock([width], kernel_initializer=he(seed=seed)) for width, seed in sizes]
+    names = ("activation", "dropout", "batch_norm")
+    how = {name: getattr(architecture, name) for name in names}
+    return [HiddenLayer(w, seed=seed, **how) for w, seed in zip(architecture.mlp, seeds)]
+
+
 def applied(
-    layers: Sequence[Layer], h: Tensor, *, fused: bool, output: Layer | None = None
+    layers: Sequence[Layer],
+    h: Tensor,
+    *,
+    fused: bool,
+    training: bool,
+    output: Layer | None = None,
 ) -> Tensor:
     """Apply hidden layers one after the other, and perhaps an output layer.
 
     Args:
-        layers: Merlin's `MLPBlock` of one layer each.
+        layers: of `made`.
         h: input, [b, k]. Columns that the first layer does not know are 0.
         fused: whether they may be one operation. They are if they are dense layers with bias and
             ReLU, in float32 or mixed bfloat16, on a GPU and without replicas.
+        training: whether it is for a step of training.
         output: dense layer in float32 that follows, or None.
 
     Returns:
@@ -31,12 +54,16 @@ def applied(
     """
     if fused and (found := _fused(layers, h, output)) is not None:
         return found
-    h = _by_keras(layers, h)
+    h = _by_keras(layers, h, training)
     return h if output is None else output(h)
 
 
 def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor | None:
     """Apply the layers as one operation; None if that is not possible."""
+    if isinstance(layers[0], HiddenLayer):
+        if tf.config.list_logical_devices("GPU"):
+            _say_why_not()
+        return None
     dense = [_plain_dense(layer) for layer in layers]
     if None in dense or (dtype := _common_type(dense, h)) is None:
         return None
@@ -55,14 +82,25 @@ def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor |
     return products + output.bias
 
 
-def _by_keras(layers: Sequence[Layer], h: Tensor) -> Tensor:
-    dense = layers[0].layers[0].dense
+@cache
+def _say_why_not() -> None:
+    _log.info(
+        "hidden layers: layer by layer, since the fused operation has ReLU only, without dropout "
+        "and batch normalization"
+    )
+
+
+def _by_keras(layers: Sequence[Layer], h: Tensor, training: bool) -> Tensor:
+    first = layers[0]
+    plain = not isinstance(first, HiddenLayer)
+    dense = first.layers[0].dense if plain else first.dense
     if dense.built and (more := h.shape[1] - dense.kernel.shape[0]):
         kernel = tf.pad(tf.cast(dense.kernel, h.dtype), [[0, more], [0, 0]])
-        h = dense.activation(tf.matmul(h, kernel) + tf.cast(dense.bias, h.dtype))
+        z = tf.matmul(h, kernel) + tf.cast(dense.bias, h.dtype)
+        h = dense.activation(z) if plain else first.after_product(z, training)
         layers = layers[1:]
     for layer in layers:
-        h = layer(h)
+        h = layer(h) if plain else layer(h, training=training)
     return h
 
 

@@ -17,6 +17,9 @@ RULE = ("base_batch_size", "preset", "rule", "clip")
 SCHEDULE = ("lr_schedule", "lr_factor", "lr_patience", "lr_every", "lr_floor")
 """Settings that say how the learning rates fall."""
 
+HIDDEN = ("activation", "dropout", "batch_norm")
+"""Settings of the hidden layers that trainings on a prepared folder know."""
+
 LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
 """Settings of the model's layers, without `mlp`."""
 

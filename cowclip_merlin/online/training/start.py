@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision", "multi_task")
+_ARCHITECTURE += ("activation", "batch_norm")
 _ARCHITECTURE += ("experts",)
 
 

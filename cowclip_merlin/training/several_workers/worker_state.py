@@ -13,7 +13,7 @@ import numpy as np
 from cowclip_merlin.system.signals import GracefulStop
 from cowclip_merlin.types import Variable
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import check_alike, numbers_of_all
+from cowclip_merlin.workers.agreement import arrays_of_all, check_alike, numbers_of_all
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -40,6 +40,17 @@ def gather_loss(workers: Workers | None, loss_sum: Variable) -> float:
     if workers is not None:
         loss_sum.assign(total if workers.is_first else 0.0)
     return total
+
+
+def average_statistics(workers: Workers | None, model: CTRModel) -> None:
+    """Give all workers the mean of their moving means and variances, before these are read.
+
+    Each normalizes its part of a batch by this part, as is usual without a synchronized one.
+    """
+    if workers is None:
+        return
+    for variable in model.blocks[0].statistics:
+        variable.assign(np.mean(arrays_of_all(workers, variable.numpy()), axis=0))
 
 
 def check_same_state(workers: Workers | None, step: int, model: CTRModel) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "optimizer")
-_ARCHITECTURE += ("multi_task", "experts")
+_ARCHITECTURE += ("activation", "batch_norm", "multi_task", "experts")
 
 
 class _Matches(NamedTuple):
@@ -84,6 +84,9 @@ class WarmStart:
             _copy_tables(old.tables, new.tables, matches)
             for before, after in zip(old.dense, new.dense, strict=True):
                 after.assign(before)
+        statistics = (each.blocks[0].statistics for each in (theirs, model))
+        for before, after in zip(*statistics, strict=True):
+            after.assign(before)
         for before, after in zip(_counters(their_optimizer), _counters(optimizer), strict=True):
             after.assign(before)
         return self._summary(matches, int(optimizer.iterations.numpy()))
