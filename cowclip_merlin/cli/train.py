@@ -15,7 +15,6 @@ from cowclip_merlin.cli.options.model_options import (
     HIDDEN,
     LAYERS,
     RULE,
-    SCHEDULE,
     add_rate_options,
     check_overrides_used,
     model_settings,
@@ -24,7 +23,7 @@ from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.settings import add_options, values_from
-from cowclip_merlin.training.run_settings import RunOptions, RunSettings
+from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics

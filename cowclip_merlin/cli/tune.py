@@ -13,13 +13,12 @@ from cowclip_merlin.cli.options.model_options import (
     HIDDEN,
     LAYERS,
     RULE,
-    SCHEDULE,
     add_rate_options,
     check_overrides_used,
     model_settings,
 )
 from cowclip_merlin.settings import add_options
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
 from cowclip_merlin.training.several_targets.names import metric_words
 
 if TYPE_CHECKING:

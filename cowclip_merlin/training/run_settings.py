@@ -26,6 +26,9 @@ _NOT_RATES = ("batch_size", "micro_batches", "clip")
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _NOT_RATES)
 """Hyper-parameters that a user may set at the base batch size."""
 
+SCHEDULE = ("lr_schedule", "lr_factor", "lr_patience", "lr_every", "lr_floor")
+"""Settings that say how the learning rates fall."""
+
 _OF_SCHEDULES = {
     "lr_factor": ("plateau", "step"),
     "lr_patience": ("plateau",),

@@ -15,6 +15,7 @@ from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.several_targets import evaluating
+from cowclip_merlin.training.starting.going_on import settings_to_go_on
 from cowclip_merlin.training.stopping.best_epoch import kept_scorings, served_epoch
 from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.training.stopping.plateau import lowered, plateau_falls
@@ -178,6 +179,7 @@ def test_a_plateau_lowers_the_rates_before_the_run_stops(data, tmp_path, scripte
     assert served_epoch(tmp_path / "run") == words
     assert "validation AUC no higher: the rates fall to embedding lr" in capsys.readouterr().out
     assert len(train(data, settings, out=tmp_path / "run", resume=True)) == 5  # trains no more
+    assert settings_to_go_on(tmp_path / "run").lr_schedule == "constant"
 
 
 @pytest.mark.runs

@@ -14,9 +14,6 @@ from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 RULE = ("base_batch_size", "preset", "rule", "clip")
 """Settings that say how rates follow from the batch size."""
 
-SCHEDULE = ("lr_schedule", "lr_factor", "lr_patience", "lr_every", "lr_floor")
-"""Settings that say how the learning rates fall."""
-
 HIDDEN = ("activation", "dropout", "batch_norm")
 """Settings of the hidden layers that trainings on a prepared folder know."""
 

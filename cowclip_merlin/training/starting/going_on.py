@@ -8,14 +8,17 @@ from typing import Any
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics
-from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.stopping.best_epoch import kept_row, score_of
+from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
+from cowclip_merlin.training.stopping.best_epoch import Score, kept_row, score_of
 
 _OF_ONE_RUN: Mapping[str, Any] = {
     "epochs": 1,
     "validation_fraction": 0.0,
     "validation_split": "random",
     "early_stopping": None,
+    "evaluate_every": None,
+    "monitor": "auc",
+    **{name: getattr(RunSettings, name) for name in SCHEDULE},
     "pretrained_embeddings": None,
 }
 """Settings that a run does not pass on."""
@@ -24,7 +27,7 @@ _OF_ONE_RUN: Mapping[str, Any] = {
 def settings_to_go_on(run: str | FilePath, **given: Any) -> RunSettings:
     """Return the settings of a run, for one epoch on more rows.
 
-    Validation, early stopping and given embeddings are not among them.
+    Validation, early stopping, rates that fall and given embeddings are not among them.
 
     Args:
         run: the run folder.
@@ -40,9 +43,16 @@ def settings_to_go_on(run: str | FilePath, **given: Any) -> RunSettings:
 
 def became_worse(config: RunConfig, rows: Sequence[Metrics]) -> bool:
     """Whether a run scores its rows worse than the run that it went on from."""
-    split = config.settings.scored_split
-    before, after = (score_of(x, split) for x in (config.before, kept_row(rows, config.settings)))
-    return after.value < before.value if after.is_auc else after.value > before.value
+    before, after = _scores(config, rows)
+    return after.goodness < before.goodness
+
+
+def _scores(config: RunConfig, rows: Sequence[Metrics]) -> tuple[Score, Score]:
+    """Return the scores of the rows before the first step, and with the weights that are kept."""
+    settings = config.settings
+    each = (config.before, kept_row(rows, settings))
+    before, after = (score_of(x, settings.scored_split, settings.monitor) for x in each)
+    return before, after
 
 
 def comparison(config: RunConfig, rows: Sequence[Metrics]) -> str:
@@ -52,10 +62,9 @@ def comparison(config: RunConfig, rows: Sequence[Metrics]) -> str:
         config: of a run that went on from another one.
         rows: its metrics.
     """
-    split = config.settings.scored_split
-    before, after = (score_of(x, split) for x in (config.before, kept_row(rows, config.settings)))
+    before, after = _scores(config, rows)
     words = (
-        f"went on from {config.start}, which scored these {split} rows {before.name} "
-        f"{before.value:.5f}; now {after.value:.5f}"
+        f"went on from {config.start}, which scored these {config.settings.scored_split} rows "
+        f"{before.name} {before.value:.5f}; now {after.value:.5f}"
     )
     return f"{words}: it became worse" if became_worse(config, rows) else words

@@ -129,8 +129,8 @@ def worse_than_constant(row: Metrics, split: str) -> str | None:
         return None
     values = ", ".join(f"{name} {x:.3f}".strip() for name, x in wrong.items())
     return (
-        f"epoch {row['epoch']:.6g} scores the {split} rows worse than always answering the click rate: "
-        f"normalized entropy {values}"
+        f"epoch {row['epoch']:.6g} scores the {split} rows worse than always answering the click "
+        f"rate: normalized entropy {values}"
     )
 
 
