@@ -11,7 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.several_workers.shard_files import ShardFiles
-from cowclip_merlin.training.stopping.best_epoch import kept_epochs
+from cowclip_merlin.training.stopping.best_epoch import kept_scorings
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 SMALL = {"mlp": (4,), "batch_size": 64, "base_batch_size": 64, "embedding_dim": 2}
@@ -51,7 +51,7 @@ def test_the_best_epoch_is_found_again(folder):
         model="dcn", epochs=2, validation_fraction=0.2, early_stopping=2, **SMALL
     )
     train(folder / "DATA", settings, out=folder / "BEST")
-    assert kept_epochs(folder / "BEST")
+    assert kept_scorings(folder / "BEST")
     assert evaluate_run(folder / "BEST", folder / "DATA").rows == 60
 
 

@@ -20,7 +20,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_damage,
     vectors_of_values,
 )
-from cowclip_merlin.workflows.raw.values.number_text import read_numbers
+from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
