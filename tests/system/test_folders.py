@@ -28,7 +28,10 @@ def test_the_file_names_the_process_and_goes_with_it(tmp_path, without_locks):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-@pytest.mark.parametrize("holder", [f"process {os.getppid()} on {HERE}", "process 7 on other", ""])
+HOLDERS = {"parent": f"process {os.getppid()} on {HERE}", "other": "process 7 on other", "": ""}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)  # no worker may see other names
 def test_a_folder_that_another_process_may_have_is_refused(tmp_path, without_locks, holder):
     (tmp_path / LOCK).write_text(holder)
     with (
@@ -39,7 +42,9 @@ def test_a_folder_that_another_process_may_have_is_refused(tmp_path, without_loc
     assert (tmp_path / LOCK).read_text() == holder
 
 
-@pytest.mark.parametrize("process", [NOBODY, os.getpid()])  # a container has the same one again
+@pytest.mark.parametrize(
+    "process", [NOBODY, os.getpid()], ids=["nobody", "own"]
+)  # a container has the same one again
 def test_the_file_of_a_killed_process_of_this_machine_is_taken_over(
     tmp_path, without_locks, process
 ):

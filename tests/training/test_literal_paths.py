@@ -36,7 +36,10 @@ def test_a_run_is_found_again(folder, tmp_path):
     rows = train(data, RunSettings(model="dcn", epochs=3, **SMALL), out=run)
     assert len(list((run / "checkpoints").glob("ckpt-*.index"))) == 2  # TensorFlow deletes others
     assert main(["evaluate", str(run), str(data)]) == 0
-    assert main(["score", str(run), str(folder / "log.csv"), "--out", str(tmp_path / "s.parquet")]) == 0
+    assert (
+        main(["score", str(run), str(folder / "log.csv"), "--out", str(tmp_path / "s.parquet")])
+        == 0
+    )
     shutil.copytree(run, tmp_path / "plain")
     for one in (run, tmp_path / "plain"):
         settings = RunSettings(model="dcn", epochs=4, **SMALL)
