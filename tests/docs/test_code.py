@@ -157,3 +157,17 @@ def test_a_wrong_command_is_noticed(line):
     with pytest.raises((SystemExit, ValueError, AssertionError)):
         for words in lines(line):
             check(words)
+
+
+def test_the_trainer_of_systemd_and_that_of_kubernetes_start():
+    """The files that docs/production.md links."""
+    unit = (ROOT / "examples/online/trainer.service").read_text()
+    (start,) = re.findall(r"^ExecStart=\S+/(cowclip .*)$", unit, re.MULTILINE)
+    stateful = yaml.safe_load((ROOT / "examples/online/trainer.yaml").read_text())
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    for words in (*lines(start), ["cowclip", *container["args"]]):
+        check(words)
+    assert stateful["spec"]["replicas"] == 1, "two would write the same RUN"
+    (mount,) = container["volumeMounts"]
+    run = container["args"][container["args"].index("--out") + 1]
+    assert run.startswith(mount["mountPath"] + "/")
