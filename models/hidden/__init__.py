@@ -1,1 +1,1 @@
-"""Hidden layers as one operation on the GPU's matrix products, instead of layer by layer."""
+"""Hidden layers: one operation on the GPU's matrix products, or layers with other activations."""
