@@ -216,6 +216,17 @@ def test_a_run_from_another_one_begins_with_its_whole_rate(data, tmp_path):
     assert found == pytest.approx([1 - (row["step"] - steps) / steps for row in rows], abs=1e-6)
 
 
+@pytest.mark.runs
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+def test_a_run_goes_on_from_one_whose_rates_fell(data, tmp_path, schedule):
+    """Its checkpoint has no rates, unlike that of constant ones."""
+    train(data, runs(epochs=1, lr_schedule=schedule), out=tmp_path / "before")
+    settings = settings_to_go_on(tmp_path / "before")
+    rows = train(data, settings, out=tmp_path / "run", warm_start=str(tmp_path / "before"))
+    first = PLAIN.hyperparameters("table").embedding_lr
+    assert [row["embedding_lr"] for row in rows] == pytest.approx([first])
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

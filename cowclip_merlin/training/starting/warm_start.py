@@ -21,6 +21,7 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
+from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.types import Array, Variable
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, read_counts
 
@@ -75,7 +76,10 @@ class WarmStart:
         """
         settings, values = self._config.settings, self._config.values
         theirs = build_model(settings, values, self._before)
-        their_optimizer = build_optimizer(settings, values, self._before, steps=1)
+        # Rates that fall are not in a checkpoint, as constant ones are.
+        falling = FallingRates(settings, steps=1)
+        how = {"steps": 1, "falling": falling}
+        their_optimizer = build_optimizer(settings, values, self._before, **how)
         their_optimizer.create_state(theirs.trainable_variables)
         Checkpoints(self._folder, theirs, their_optimizer).restore()
         matches = {name: self._matches(name) for name in self._data.tables}
