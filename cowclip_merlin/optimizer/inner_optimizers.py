@@ -154,7 +154,7 @@ def _linked_rate(self: KerasOptimizer, dtype: DType) -> Tensor:
 
 def _rate_factor(embedding: KerasOptimizer, dtype: DType) -> Tensor:
     leader = getattr(embedding, "rate_leader", None)
-    if leader is None:
+    if leader is None or any(callable(x._hyper["learning_rate"]) for x in (embedding, leader)):
         return tf.ones([], dtype)
     rate = leader._get_hyper("learning_rate", dtype)
     return tf.cast(rate, dtype) / tf.cast(embedding._get_hyper(_FIRST_RATE, dtype), dtype)

@@ -137,6 +137,22 @@ def test_a_changed_rate_goes_through_the_configuration_and_checkpoints(tf, click
     assert other.learning_rates == pytest.approx(optimizer.learning_rates)
 
 
+@pytest.mark.parametrize("of_embeddings", [False, True])
+def test_a_rate_that_becomes_a_schedule_is_no_longer_linked(tf, clicks, of_embeddings):
+    class Schedules(tf.keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            optimizer = self.model.optimizer
+            optimizer.learning_rate = 1e-4
+            changed = optimizer.embedding_optimizer if of_embeddings else optimizer
+            changed.learning_rate = tf.keras.optimizers.schedules.InverseTimeDecay(1e-1, 1, 0)
+
+    optimizer, _ = rates_after(tf, clicks, Schedules())
+    right = (1e-1, 1e-4) if of_embeddings else (1e-2, 1e-1)
+    assert optimizer.learning_rates == pytest.approx(right)
+    again = cc.CowClip.from_config(optimizer.get_config())
+    assert again.learning_rates == pytest.approx(right)
+
+
 def test_dense_schedule_is_followed(tf):
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.1])
     optimizer = cc.CowClip(dense_optimizer=tf.keras.optimizers.legacy.SGD(schedule))
