@@ -313,12 +313,28 @@ class RunSettings(Settings):
                 "lr_schedule is 'plateau', but validation_fraction is 0 and test rows choose no "
                 "rates; also set validation_fraction, such as 0.1"
             )
+        if self.lr_schedule == "plateau" and self.early_stopping is not None:
+            self._check_plateau_that_stops(self.early_stopping)
         for name, users in _OF_SCHEDULES.items():
             if self.lr_schedule not in users and getattr(self, name) != getattr(RunSettings, name):
                 raise InputError(
                     f"{name} has no effect with lr_schedule {self.lr_schedule!r}; remove it, or "
                     f"use {' or '.join(users)}"
                 )
+
+    def _check_plateau_that_stops(self, patience: int) -> None:
+        """Refuse a plateau that early stopping comes before, and one that never lets it come."""
+        if self.lr_patience > patience:
+            raise InputError(
+                f"early_stopping is {patience}, so the run would stop before its rates fall after "
+                f"lr_patience {self.lr_patience}; use an early_stopping of {self.lr_patience} or "
+                "more"
+            )
+        if self.rate_floor == 0:
+            raise InputError(
+                "lr_floor is 0, so the rates would fall without end, and each fall starts the "
+                "count of early_stopping again; use one above 0, such as 0.01"
+            )
 
     @property
     def rate_floor(self) -> float:

@@ -239,6 +239,14 @@ def test_a_run_goes_on_from_one_whose_rates_fell(data, tmp_path, schedule):
         ({"evaluate_every": 5, "validation_fraction": 0.0}, "evaluate_every is 5.*held-out"),
         ({"monitor": "log_loss", "validation_fraction": 0.0}, "monitor is log_loss.*held-out"),
         ({"monitor": "loss"}, "monitor.*auc, log_loss"),
+        (
+            {"lr_schedule": "plateau", "early_stopping": 1, "lr_patience": 2},
+            "early_stopping is 1, .*before its rates fall after lr_patience 2; use .* 2 or more",
+        ),
+        (
+            {"lr_schedule": "plateau", "early_stopping": 1, "lr_floor": 0.0},
+            "lr_floor is 0, .*without end, .*early_stopping.*use one above 0",
+        ),
     ],
 )
 def test_refusals(settings, message):
