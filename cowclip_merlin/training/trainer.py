@@ -179,7 +179,9 @@ class Trainer:
             self.checkpoints.loss_sum.assign(0.0)  # worker 0 has the sum of all
         done, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         self._check_epochs(done + (step > 0))
-        before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done + step / self.steps)
+        # A stop in the last step of an epoch comes before its scoring, also if a row is there.
+        position = done + min(step, self.steps - 1) / self.steps
+        before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=position)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
         if done >= self.settings.epochs and not self.rows:
             raise InputError(

@@ -205,6 +205,31 @@ def test_a_stopped_run_goes_on_at_the_same_rate(data, tmp_path, scripted, monkey
 
 
 @pytest.mark.runs
+def test_a_run_stopped_in_the_last_step_and_killed_while_it_scores(data, tmp_path, monkeypatch):
+    settings = runs(evaluate_every=200, early_stopping=9, epochs=1)
+    straight = train(data, settings, out=tmp_path / "straight")
+    observe = Trainer._observe
+
+    def stopping(self, batch, epoch, done):
+        if done == self.steps - 1:
+            signal.raise_signal(signal.SIGTERM)
+        observe(self, batch, epoch, done)
+
+    def killed(self, step):  # the metrics are written, but not the checkpoint
+        raise KeyboardInterrupt
+
+    for name, replacement, error in (
+        ("_observe", stopping, Stopped),
+        ("_save", killed, KeyboardInterrupt),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(Trainer, name, replacement)
+            train(data, settings, out=tmp_path / "run", resume=name == "_save")
+    rows = train(data, settings, out=tmp_path / "run", resume=True)
+    assert [row["epoch"] for row in rows] == [row["epoch"] for row in straight]
+
+
+@pytest.mark.runs
 def test_a_run_from_another_one_begins_with_its_whole_rate(data, tmp_path):
     train(data, runs(epochs=1), out=tmp_path / "before")
     settings = runs(lr_schedule="linear", epochs=1, evaluate_every=200)
