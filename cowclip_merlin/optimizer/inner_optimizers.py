@@ -143,21 +143,49 @@ def _link_rates(embedding: KerasOptimizer, dense: KerasOptimizer) -> None:
     rates = [each._hyper["learning_rate"] for each in (embedding, dense)]
     if any(callable(rate) for rate in rates) or float(rates[1]) == 0:
         return
-    embedding.rate_leader = dense
+    embedding.rate_leader, dense.rate_follower = dense, embedding
     embedding._set_hyper(_FIRST_RATE, float(rates[1]))
-    embedding._decayed_lr = MethodType(_linked_rate, embedding)  # a method is copied with its owner
+    # Methods are copied with their owner.
+    embedding._decayed_lr = MethodType(_linked_rate, embedding)
+    embedding._set_hyper = MethodType(_set_follower, embedding)
+    dense._set_hyper = MethodType(_set_leader, dense)
 
 
 def _linked_rate(self: KerasOptimizer, dtype: DType) -> Tensor:
     return type(self)._decayed_lr(self, dtype) * _rate_factor(self, dtype)
 
 
+def _set_follower(self: KerasOptimizer, name: str, value: object) -> None:
+    """Set a number of the embedding optimizer; its learning rate is the one of now."""
+    if name == "learning_rate" and not callable(value):
+        value = float(value) / (_factor_now(self) or 1.0)
+    type(self)._set_hyper(self, name, value)
+
+
+def _set_leader(self: KerasOptimizer, name: str, value: object) -> None:
+    """Set a number of the dense optimizer, whose learning rate then moves no other."""
+    follower = self.rate_follower
+    rate, factor = follower._hyper["learning_rate"], _factor_now(follower)
+    type(self)._set_hyper(self, name, value)
+    if name == "learning_rate" and not callable(value) and not callable(rate):
+        type(follower)._set_hyper(follower, "learning_rate", float(rate) * factor)
+        type(follower)._set_hyper(follower, _FIRST_RATE, float(value))
+
+
+def _factor_now(embedding: KerasOptimizer) -> float:
+    """Return `_rate_factor` without creating the variables of the optimizers."""
+    known = (embedding.rate_leader._hyper["learning_rate"], embedding._hyper["learning_rate"])
+    first = float(embedding._hyper[_FIRST_RATE])
+    return 1.0 if first == 0 or any(map(callable, known)) else float(known[0]) / first
+
+
 def _rate_factor(embedding: KerasOptimizer, dtype: DType) -> Tensor:
     leader = getattr(embedding, "rate_leader", None)
     if leader is None or any(callable(x._hyper["learning_rate"]) for x in (embedding, leader)):
         return tf.ones([], dtype)
-    rate = leader._get_hyper("learning_rate", dtype)
-    return tf.cast(rate, dtype) / tf.cast(embedding._get_hyper(_FIRST_RATE, dtype), dtype)
+    rate = tf.cast(leader._get_hyper("learning_rate", dtype), dtype)
+    first = tf.cast(embedding._get_hyper(_FIRST_RATE, dtype), dtype)
+    return tf.where(first == 0, tf.ones_like(first), rate / first)  # 0: see `_set_leader`
 
 
 def optimizers_in(optimizer: KerasOptimizer) -> Iterator[KerasOptimizer]:

@@ -57,7 +57,8 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, value: Tensor) -> None:
-        self.dense_optimizer.learning_rate = value
+        dense = self.dense_optimizer
+        type(dense)._set_hyper(dense, "learning_rate", value)  # the embedding rate follows
 
     lr = learning_rate
 

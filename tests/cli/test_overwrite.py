@@ -7,7 +7,7 @@ from cowclip_merlin.cli import main
 BENCH = ["bench", "--model", "deepfm", "--batch-sizes", "256", "--update", "dense", "--rounds", "1"]
 COMMANDS = {
     "evaluate": lambda p, data, run: (
-        ["evaluate", str(run), str(data), "--predictions", str(p / "mine")], "mine"
+        ["evaluate", str(run), str(data), "--predictions", str(p / "mine.csv")], "mine.csv"
     ),
     "generate": lambda p, data, run: (
         ["generate", "--rows", "9", "--out", str(p / "mine")], "mine"

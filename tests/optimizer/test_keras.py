@@ -114,6 +114,28 @@ def test_reduce_on_plateau_moves_both_rates(tf, clicks):
     assert optimizer.learning_rate.numpy() == pytest.approx(1e-4)
 
 
+def test_each_rate_can_be_set_alone(tf, clicks):
+    """Before and after the first step; `learning_rate` of the whole moves both."""
+    optimizer = cc.CowClip(tf.keras.optimizers.Adam(1e-2), tf.keras.optimizers.Adam(1e-3))
+    model = click_model(tf)
+    model.compile(optimizer, "binary_crossentropy")
+    for _ in range(2):
+        optimizer.embedding_optimizer.learning_rate = 4e-2
+        optimizer.dense_optimizer.learning_rate = 2e-3
+        assert optimizer.learning_rates == pytest.approx((4e-2, 2e-3))
+        optimizer.learning_rate = 1e-3
+        assert optimizer.learning_rates == pytest.approx((2e-2, 1e-3))
+        optimizer.embedding_optimizer.learning_rate = 3e-2
+        assert optimizer.learning_rates == pytest.approx((3e-2, 1e-3))
+        again = cc.CowClip.from_config(optimizer.get_config())
+        assert again.learning_rates == pytest.approx((3e-2, 1e-3))
+        optimizer.dense_optimizer.learning_rate = 0.0  # as if it had never been linked
+        assert optimizer.learning_rates == pytest.approx((3e-2, 0.0))
+        optimizer.learning_rate = 1e-3
+        assert optimizer.learning_rates == pytest.approx((3e-2, 1e-3))
+        model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
+
+
 def test_rates_that_are_not_linked(tf, clicks):
     callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
     optimizer, _ = rates_after(tf, clicks, callback, link_rates=False)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import compat
 from cowclip_merlin.workflows.encoding.encoder import Encoder
+from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw import ingest, text_blocks, text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
@@ -35,7 +36,7 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
         for coded in (False, True):
             parser = LineParser(TABLE, Path("t.csv"), ["y", "a", "b", "x"], coded=coded)
             parsed = parser.parse(block)
-            tables.append(ingest.staged_columns(parsed.table, TABLE, coded=coded))
+            tables.append(ingest.staged_columns(parsed.table, TABLE, {}, coded=coded))
             assert len(parsed.positions) + len(parsed.bad) == len(text)
         assert pa.types.is_dictionary(tables[1].schema.field("a").type)
         assert tables[0].to_pylist() == tables[1].to_pylist()
@@ -63,7 +64,10 @@ def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
     for encoder in (None, Encoder(TABLE, Recipe())):
         suffix = "parquet" if encoder is None else "arrow"
         files = {split: tmp_path / f"{split}.{suffix}" for split in masks}
-        ingest._write(table, masks, files, TABLE, encoder, 0)
+        values = {split: ValueCounts(TABLE) for split in masks}
+        ingest._write(table, masks, files, TABLE, encoder, values, 0, {})
+        for split, mask in masks.items():
+            assert values[split].missing == {"a": 0, "b": mask.sum(), "x": int(mask[0])}
         for split, mask in masks.items():
             rows = table.filter(pa.array(mask)).to_pydict()
             if encoder is not None:

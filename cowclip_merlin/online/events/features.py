@@ -144,7 +144,7 @@ class LogFeatures:
     regression: tuple[str, ...] = ()
     vectors: tuple[VectorColumn, ...] = ()
     vector_separator: str = "|"
-    scales: Scales = field(default_factory=dict)
+    scales: Scales = field(default_factory=dict, hash=False)
     added: tuple[AddedColumn, ...] = ()
 
     def __post_init__(self) -> None:
