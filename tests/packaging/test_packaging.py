@@ -101,7 +101,7 @@ def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later()
         "from cowclip_merlin.workflows.prepared.folder import merlin_schema\n"
         "from cowclip_merlin.workflows.raw.log_format import LogFormat\n"
         "columns = LogFormat(kind='table', categorical=('a',), label='y')\n"
-        "merlin_schema(columns, N(cardinalities={'a': 3}))",
+        "merlin_schema(columns, N(cardinalities={'a': 3}, scales={}))",
         "from cowclip_merlin import models\n"
         "models.growing_schema(categorical=['a'], continuous=[], label='y')",
     ],
