@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
     from cowclip_merlin.training.run_settings import RunSettings
     from cowclip_merlin.workflows import PreparedData
 
+MODEL = "deepfm"
+AUTO = "auto"
+"""The update that a run does not have: it stands for "exact" or "dense"."""
+
 RATE = 1e-3
 STEPS = 1600
 FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
+BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
 FEW_ROWS = 150_000
 FEW_IDS_PER_ROW = 0.1
 SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon")
@@ -61,14 +66,33 @@ def recipe_for(*, rows: int, ids: int) -> Recipe:
         ids: distinct ids of all columns together.
     """
     few = rows < FEW_ROWS or ids < FEW_IDS_PER_ROW * rows
-    batch = 1 << int(math.log2(max(1, rows / STEPS)))
     base = Hyperparameters(
-        batch_size=min(MOST_ROWS_PER_STEP, max(FEWEST_ROWS_PER_STEP, batch)),
+        batch_size=max(FEWEST_ROWS_PER_STEP, _batch_with_steps(rows, STEPS)),
         embedding_lr=RATE,
         dense_lr=RATE,
         l2=float(f"{(60 if few else 2) / rows:.2g}"),
     )
     return Recipe(base=base, rule="sde", epochs=5 if few else 1)
+
+
+def usual_batch(rows: int, *, by_rows: bool = True) -> int:
+    """Return the batch size for a number of training rows.
+
+    Args:
+        rows: training rows.
+        by_rows: whether the recipe holds; else the paper's values do, and so their base batch.
+
+    >>> [usual_batch(rows) for rows in (50, 500, 9_000, 90_000, 900_000)]
+    [2, 2, 32, 256, 1024]
+    """
+    if not by_rows and rows >= MOST_ROWS_PER_STEP:
+        return MOST_ROWS_PER_STEP
+    return max(2, _batch_with_steps(rows, BATCH_STEPS))
+
+
+def _batch_with_steps(rows: int, steps: int) -> int:
+    """Return the largest power of two that makes so many steps, up to `MOST_ROWS_PER_STEP`."""
+    return min(MOST_ROWS_PER_STEP, 1 << int(math.log2(max(1, rows / steps))))
 
 
 def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,27 +119,94 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
+def update_words(settings: RunSettings, kind: str) -> tuple[str, str]:
+    """Return the update that "auto" means, and why.
+
+    It is "exact" if that gives the numbers of "dense". The optimizer can postpone Adam's steps, but
+    Adagrad's only without L2, and a clip must not act on the L2 gradient of absent rows.
+
+    Args:
+        settings: of the run, with any update.
+        kind: of the data: "criteo", "avazu" or "table".
+    """
+    values, clip = settings.hyperparameters(kind), settings.effective_clip
+    if settings.optimizer == "adagrad" and values.l2:
+        return "dense", "exact needs Adam, or no L2"
+    if clip not in ("none", "cowclip"):
+        return "dense", "exact is for the clips none and cowclip"
+    if clip == "cowclip" and 2 * values.l2 > values.r:
+        return "dense", "L2 alone would be clipped: 2 * l2 is above r"
+    return "exact", "the result of dense, in less time if ids are many"
+
+
+def choose(
+    data: PreparedData | None, given: Mapping[str, Any], *, go_on: bool = False
+) -> tuple[RunSettings, str]:
+    """Return the settings of a run in which some are not given, and say what was chosen.
+
+    Args:
+        data: the prepared folder; None: one that cannot be read, as training will say.
+        given: arguments of `RunSettings`; `update` may also be "auto".
+        go_on: the given rates and epochs are those of an earlier run, and stay.
+
+    Returns:
+        The settings, and one line; "" if nothing was chosen.
+
+    Raises:
+        InputError: if a value is wrong.
+    """
+    from cowclip_merlin.training.run_settings import RunSettings
+
+    by_rows = own_table_defaults(data, given) if data and not go_on else {}
+    found = {"model": MODEL, "batch_size": 1, **given, **by_rows}
+    auto = found.setdefault("update", AUTO) == AUTO
+    settings = RunSettings(**found | ({"update": "dense"} if auto else {}))
+    rows = 0 if data is None else data.rows["train"]  # none in a folder of `--like`, either
+    words = [] if "model" in given else [f"model {MODEL}"]
+    if "batch_size" not in given:
+        trained = int(rows * (1 - settings.validation_fraction))
+        size = usual_batch(trained, by_rows=bool(by_rows))
+        settings = replace(settings, batch_size=size)
+        words.append(f"batch {size:,}")
+    if auto:
+        update, why = update_words(settings, "table" if data is None else data.kind)
+        settings = replace(settings, update=update)
+        words.append(f"update {update} ({why})")
+    if by_rows:
+        rates = ", ".join(f"{name} {value:.3g}" for name, value in settings.overrides.items())
+        words.append(
+            f"{settings.epochs} epochs, rule {settings.rule}, at base batch "
+            f"{settings.base_batch_size} {rates}"
+        )
+    if not words or not rows:
+        return settings, ""
+    log = f"{data.kind} log" if data and data.kind in PRESETS else "your own table"
+    return settings, f"{log} of {rows:,} training rows: {', '.join(words)}"
+
+
 def settings_for(
     data: PreparedData | str | Path, *, warm_start: str | Path | None = None, **given: Any
 ) -> RunSettings:
     """Return the settings of `cowclip train`, whose defaults follow from the data.
 
-    `RunSettings` itself has the paper's defaults. They are also the result for Criteo and Avazu,
-    with a preset, and with another optimizer than Adam.
+    `RunSettings` itself has the paper's rates, rule and epochs. They are also the result for Criteo
+    and Avazu, with a preset, and with another optimizer than Adam.
 
     Args:
         data: the prepared folder.
         warm_start: a run to go on from: its settings, and one epoch, are the defaults then.
-        given: arguments of `RunSettings`; without `warm_start` at least `model` and `batch_size`.
+        given: arguments of `RunSettings`; `update` may also be "auto", its default: "exact" if that
+            gives the numbers of "dense", else "dense".
 
     Raises:
         InputError: if the folder is not prepared, or a value is wrong.
     """
-    from cowclip_merlin.training.run_settings import RunSettings
     from cowclip_merlin.training.starting.going_on import settings_to_go_on
     from cowclip_merlin.workflows import PreparedData
 
-    if warm_start is not None:
-        return settings_to_go_on(warm_start, **given)
     folder = data if isinstance(data, PreparedData) else PreparedData.load(data)
-    return RunSettings(**{**given, **own_table_defaults(folder, given)})
+    if warm_start is None:
+        return choose(folder, given)[0]
+    update = {name: given.pop(name) for name in ("update",) if name in given}
+    known = vars(settings_to_go_on(warm_start, **given))
+    return choose(folder, known | update, go_on=True)[0]

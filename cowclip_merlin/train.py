@@ -14,12 +14,14 @@ from cowclip_merlin.addresses import FilePath, is_address, output_folder
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
+from cowclip_merlin.recipe import choose
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.starting.going_on import settings_to_go_on
 from cowclip_merlin.workers.environment import cluster_of
+from cowclip_merlin.workflows import PreparedData
 
 
 def train(
@@ -41,8 +43,8 @@ def train(
 
     Args:
         data: folder that `prepare` wrote.
-        settings: the run's settings; None: those of `warm_start`, for one epoch, or with `resume`
-            those of the run in `out`.
+        settings: the run's settings; None: those of `warm_start`, for one epoch, with `resume`
+            those of the run in `out`, and else those of `settings_for`, which it prints.
         out: the run folder; it must not hold a run yet, unless `resume`. For an address such as
             s3://bucket/run, it is made in `TMPDIR` and uploaded at the end or when it stops.
         resume: continue from the last checkpoint in `out`.
@@ -77,7 +79,7 @@ def train(
         device=device,
         data_memory=data_memory,
     )
-    settings = _known_settings(out, options) if settings is None else settings
+    settings = _known_settings(data, out, options) if settings is None else settings
     processes = LaunchSettings(workers=workers, scheduler=scheduler, restarts=restarts)
     if workers is not None and workers > settings.batch_size:
         raise InputError(
@@ -89,17 +91,19 @@ def train(
         return _train(data, settings, folder, options, processes)
 
 
-def _known_settings(out: str | FilePath, options: RunOptions) -> RunSettings:
-    """Return the settings of the run to resume, or to go on from.
+def _known_settings(data: str | FilePath, out: str | FilePath, options: RunOptions) -> RunSettings:
+    """Return the settings of the run to resume, or to go on from, or those that suit the data.
 
     Raises:
         InputError: if there is none.
     """
     if options.resume:
         return RunConfig.load(local_run(out)).settings
-    if options.warm_start is None:
-        raise InputError("no settings; give `settings`, or a run to go on from as `warm_start`")
-    return settings_to_go_on(options.warm_start)
+    if options.warm_start is not None:
+        return settings_to_go_on(options.warm_start)
+    settings, words = choose(PreparedData.load(data), {})
+    print(words)
+    return settings
 
 
 def _train(

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +10,11 @@ import pytest
 from cowclip_merlin import InputError, scale
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.cli.train import settings_from_args, train_command
-from cowclip_merlin.recipe import own_table_defaults, recipe_for
-from cowclip_merlin.training import RunSettings, settings_for
+from cowclip_merlin.recipe import recipe_for, update_words, usual_batch
+from cowclip_merlin.training import RunSettings, settings_for, train
+from cowclip_merlin.training.build import build_optimizer
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
 
 GIVEN = {"model": "deepfm", "batch_size": 64}
@@ -55,6 +58,7 @@ def test_a_run_says_and_records_what_it_chose(table, tmp_path, capsys):
     assert main(["train", str(table), "--out", str(run), *WORDS]) == 0
     words = capsys.readouterr().out.splitlines()
     rows = PreparedData.load(table).rows["train"]
+    assert not any(word in words[0] for word in ("model", "update", "batch 64"))  # those are given
     assert words[0].startswith(f"your own table of {rows} training rows: 5 epochs, rule sde, at ")
     assert "base batch 32 embedding_lr 0.001, dense_lr 0.001, l2 0.1" in words[0]
     assert "--preset criteo" in words[1]
@@ -66,6 +70,109 @@ def test_a_run_says_and_records_what_it_chose(table, tmp_path, capsys):
     again = ["train", str(table), "--out", str(run), *WORDS, "--resume", "--rule", "none"]
     assert main(again) == 2
     assert "rule sde, not none" in capsys.readouterr().err
+
+
+@pytest.mark.runs
+def test_the_bare_command_and_the_bare_call_train_alike(table, tmp_path, capsys):
+    rows, runs = PreparedData.load(table).rows["train"], [tmp_path / "a", tmp_path / "b"]
+    said = f"your own table of {rows} training rows: model deepfm, batch 2, update exact (the "
+    assert main(["train", str(table), "--out", str(runs[0])]) == 0
+    assert capsys.readouterr().out.startswith(said)
+    train(table, out=runs[1])
+    assert capsys.readouterr().out.startswith(said)
+    kept = [RunConfig.load(run).settings for run in runs]
+    assert kept == [settings_for(table)] * 2 and kept[0].update == "exact"
+    one, other = (read_metrics(run / "metrics.csv", epochs=5) for run in runs)
+    assert [row["train_loss"] for row in one] == [row["train_loss"] for row in other] != []
+    # The bare command also goes on, with the run's own settings.
+    assert main(["train", str(table), "--out", str(runs[0]), "--resume", "--epochs", "6"]) == 0
+    assert RunConfig.load(runs[0]).settings == replace(kept[0], epochs=6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch"),
+    [(0, 2), (360, 2), (799, 2), (800, 4), (6_400, 32), (90_009, 256), (204_799, 512),
+     (204_800, 1024), (40_000_000, 1024)],
+)  # fmt: skip
+def test_the_batch_by_rows(rows, batch):
+    assert usual_batch(rows) == batch
+    assert rows // batch >= 100 or rows < 200
+    assert usual_batch(rows, by_rows=False) == (1024 if rows >= 1024 else batch)
+
+
+def test_rows_held_out_do_not_count_for_the_batch(table):
+    assert settings_for(table).batch_size == 2
+    longer = replace(PreparedData.load(table), rows={"train": 800, "test": 40})
+    assert settings_for(longer).batch_size == 4
+    assert settings_for(longer, validation_fraction=0.1).batch_size == 2
+
+
+AUTO = [
+    ({}, "exact"),
+    ({"rule": "cowclip"}, "exact"),
+    ({"rule": "cowclip", "overrides": {"r": 1e-6}}, "dense"),
+    ({"clip": "column"}, "dense"),
+    ({"clip": "field"}, "dense"),
+    ({"optimizer": "adagrad", "rule": "none"}, "dense"),
+    ({"optimizer": "adagrad", "rule": "none", "overrides": {"l2": 0.0}}, "exact"),
+]
+
+
+@pytest.mark.parametrize(("given", "update"), AUTO)
+def test_the_update_is_exact_where_it_works(table, given, update):
+    for auto in ({}, {"update": "auto"}):
+        assert settings_for(table, **GIVEN, **given, **auto).update == update
+    assert settings_for(table, **GIVEN, **given, update="lazy").update == "lazy"
+    settings = settings_for(table, **GIVEN, **given)
+    prepared = PreparedData.load(table)
+    build_optimizer(settings, settings.hyperparameters("table"), prepared, steps=4)
+    if update == "dense":
+        assert all(update_words(settings, "table"))
+
+
+@pytest.mark.parametrize("auto", [[], ["--update", "auto"]])
+@pytest.mark.parametrize(("options", "update"), [([], "exact"), (["--clip", "field"], "dense")])
+def test_the_command_chooses_the_same_update(table, auto, options, update, capsys):
+    words = ["train", str(table), "--out", "RUN", *options, *auto]
+    found = settings_from_args(build_parser().parse_args(words), PreparedData.load(table))
+    assert found.update == update and f"update {update} (" in capsys.readouterr().out
+    assert (
+        settings_from_args(build_parser().parse_args([*words, "--update", "lazy"])).update == "lazy"
+    )
+
+
+def test_auto_is_no_update_of_a_run():
+    with pytest.raises(InputError, match="auto"):
+        RunSettings(**GIVEN, update="auto")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--model", "deepfn"], "deepfn"), (["--update", "fast"], "fast"),
+     (["--batch-size", "0"], "batch_size is 0"), (["--validation-fraction", "2"], "fraction is 2")],
+)  # fmt: skip
+def test_wrong_values_stay_one_line(table, tmp_path, words, said, capsys):
+    assert main(["train", str(table), "--out", str(tmp_path / "run"), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said.replace("_", "-").split()[-1] in line and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_folder_that_is_not_there_stays_one_line(tmp_path, more, capsys):
+    assert main(["train", str(tmp_path / "no"), "--out", str(tmp_path / "run"), *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no" in line and not (tmp_path / "run").exists()
+
+
+def test_the_help_has_groups_and_opens_with_what_matters(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    titles = ["what to train:", "batch and rates:", "model:", "data:", "run:", "workers:"]
+    places = [text.index(f"\n{title}\n") for title in titles]
+    assert places == sorted(places)
+    first = text[places[0] : places[1]]
+    assert all(name in first for name in ("DATA", "--out", "--model", "--batch-size", "--from"))
 
 
 def test_a_table_without_training_rows_is_refused_in_one_line(table, tmp_path, capsys):
@@ -97,14 +204,17 @@ def test_another_base_batch_gives_the_same_run(table):
 
 @pytest.mark.parametrize("given", [{"preset": "criteo"}, {"optimizer": "adagrad"}])
 def test_the_papers_defaults_instead(table, given):
-    assert settings_for(table, **GIVEN, **given) == RunSettings(**GIVEN, **given)
+    update = "dense" if "optimizer" in given else "exact"  # Adagrad with L2 updates all rows
+    found = settings_for(table, **GIVEN, **given)
+    assert found == RunSettings(**GIVEN, **given, update=update)
 
 
 def test_criteo_has_the_papers_defaults(data):
-    assert settings_for(data, **GIVEN) == RunSettings(**GIVEN)
+    assert settings_for(data, **GIVEN) == RunSettings(**GIVEN, update="exact")
+    assert settings_for(data) == RunSettings(model="deepfm", batch_size=1024, update="exact")
 
 
 def test_the_command_of_a_sweep_trains_with_its_settings(table):
     swept = RunSettings(**GIVEN, preset="criteo", overrides={"r": 0.5})
     args = build_parser().parse_args(shlex.split(train_command(swept))[1:])
-    assert settings_from_args(args, partial(own_table_defaults, PreparedData.load(table))) == swept
+    assert settings_from_args(args, PreparedData.load(table)) == swept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,18 +22,21 @@ from cowclip_merlin.cli.options.model_options import (
 from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher.call import LaunchSettings
+from cowclip_merlin.recipe import AUTO, MODEL, choose
 from cowclip_merlin.settings import add_options, values_from
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
+    from cowclip_merlin.cli.options.commands import CommandParser
     from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
 
 HELP = "train a model on a prepared folder"
 EXAMPLES = """examples:
+  cowclip train DATA --out RUN
   cowclip train DATA --out RUN --model deepfm --batch-size 65536
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
-  cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
+  cowclip train DATA --out RUN --resume
   cowclip train DATA --out RUN4 --settings TUNED/settings.yaml --seed 2
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
@@ -47,90 +50,72 @@ The rates that you give (or the preset's) hold at the base batch size. The rule 
 batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `cowclip train`."""
-    parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
-    add_settings_option(parser)
-    names = ("model", "batch_size", *RULE, "update", "backend", "optimizer", "initial_accumulator")
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of `cowclip train`, those that matter most first."""
+    by_rows = "{}; for your own table by its rows"
     of_data: dict[str, dict[str, Any]] = {
-        "base_batch_size": {"default": None, "shown": "1024; for your own table by its rows"},
+        "model": {"default": None, "shown": MODEL},
+        "batch_size": {"default": None, "shown": by_rows.format(1024)},
+        "update": {"default": AUTO, "shown": "auto: exact where it works, else dense"},
+        "base_batch_size": {"default": None, "shown": by_rows.format(1024)},
         "preset": {"shown": "that of the data; your own table has values by its rows"},
         "rule": {"default": None, "shown": "cowclip; for your own table sde"},
-        "epochs": {"default": None, "shown": "10; for your own table by its rows"},
+        "epochs": {"default": None, "shown": by_rows.format(10)},
     }
-    add_options(parser, RunSettings, *names, **of_data)
-    add_rate_options(parser)
-    names = ("epochs", "seed", "tables", "combiner", "class_weight", "multi_task", "experts")
-    names += ("pretrained_embeddings", "freeze_embeddings", "mlp", *HIDDEN, *LAYERS)
-    add_options(parser, RunSettings, *names, **of_data)
-    _add_run_options(parser)
 
+    def group(title: str, *names: str) -> argparse._ArgumentGroup:
+        made = parser.add_argument_group(title)
+        if names:
+            add_options(made, RunSettings, *names, **of_data)
+        return made
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    names = ("checkpoint_every", "diagnostics_every", "device", "data_memory")
-    add_options(parser, RunOptions, *names, diagnostics_every={"default": 100})
-    names = ("validation_fraction", "validation_split", "evaluate_every", "monitor")
-    add_options(parser, RunSettings, *names, "early_stopping", *SCHEDULE)
-    add_options(parser, LaunchSettings)
-    add_options(parser, RunOptions, "resume", "warm_start")
+    what = group("what to train")
+    what.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
+    what.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
+    names = ("model", "batch_size", "epochs", "update", "seed", "validation_fraction")
+    add_options(what, RunSettings, *names, "early_stopping", **of_data)
+    add_options(what, RunOptions, "resume", "warm_start")
+    add_settings_option(parser, what)
+    rates = group("batch and rates", *RULE, "optimizer", "initial_accumulator")
+    add_rate_options(rates)
+    add_options(rates, RunSettings, *SCHEDULE)
+    names = ("combiner", "multi_task", "experts", "pretrained_embeddings", "freeze_embeddings")
+    group("model", "mlp", *HIDDEN, *LAYERS, *names)
+    held_out = group("data", "class_weight", "validation_split", "evaluate_every", "monitor")
+    add_options(held_out, RunOptions, "data_memory")
+    run = group("run", "backend", "tables")
+    names = ("checkpoint_every", "diagnostics_every", "device")
+    add_options(run, RunOptions, *names, diagnostics_every={"default": 100})
     text = "with --from: exit with 3 if RUN scored the same rows better; the run folder stays"
-    parser.add_argument("--must-improve", action="store_true", help=text)
+    run.add_argument("--must-improve", action="store_true", help=text)
+    add_options(group("workers"), LaunchSettings)
 
 
-def settings_from_args(
-    args: argparse.Namespace, more: Callable[..., dict[str, Any]] = lambda given: {}
-) -> RunSettings:
-    """Build the run's settings from the arguments.
+def settings_from_args(args: argparse.Namespace, data: PreparedData | None = None) -> RunSettings:
+    """Build the run's settings from the arguments, and print what was chosen.
 
     Args:
         args: the arguments.
-        more: maps the settings that are given to those that replace the usual defaults, and the
-            given ones.
+        data: the prepared folder, if it can be read.
     """
-    given = model_settings(args)
-    settings = _without_unused_of_file(RunSettings(**given | more(given)), args)
+    goes_on = _start(args) is not None or args.resume
+    settings, words = choose(data, model_settings(args), go_on=goes_on)
+    settings = _without_unused_of_file(settings, args)
     check_overrides_used(settings)
+    if words and not args.resume:
+        paper = not goes_on and settings.rule != "cowclip"
+        hint = ", or --preset criteo for the paper's rates" if paper else ""
+        print(f"{words}\ngive options for other values{hint}")
     return settings
 
 
-def _defaults_by_data(args: argparse.Namespace) -> Callable[..., dict[str, Any]]:
-    """Return what completes the given settings: those of the run to resume, or the recipe's."""
-    from cowclip_merlin.training.run_config import RunConfig, local_run
+def _readable(path: str) -> PreparedData | None:
+    """Return the prepared folder; None if it is wrong, as training tells all workers together."""
     from cowclip_merlin.workflows import PreparedData
 
-    if _start(args) is not None and not args.resume:
-        return lambda given: {}  # those of the run are there
-    with suppress(InputError):  # `train` tells what is wrong, also to the other workers
-        if args.resume:
-            before = RunConfig.load(local_run(args.out)).settings
-            names = ("base_batch_size", "rule", "epochs", "preset")
-            known = {name: getattr(before, name) for name in names}
-            return lambda given: (
-                known
-                | {name: value for name, value in given.items() if value is not None}
-                | {"overrides": {**before.overrides, **given["overrides"]}}
-            )
-        data = PreparedData.load(args.data)
-        return lambda given: _own_table(data, given)
-    return lambda given: {}
-
-
-def _own_table(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe's settings for a table of the user's own, and say what they are."""
-    from cowclip_merlin.recipe import own_table_defaults
-
-    found = own_table_defaults(data, given)
-    if found:
-        values = RunSettings(**dict(given) | found).overrides
-        rates = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-        print(
-            f"your own table of {data.rows['train']:,} training rows: {found['epochs']} epochs, "
-            f"rule {found['rule']}, at base batch {found['base_batch_size']} {rates}\n"
-            "chosen by the number of rows and ids; give options for other values, or "
-            "--preset criteo for the paper's"
-        )
-    return found
+    with suppress(InputError):
+        return PreparedData.load(path)
+    return None
 
 
 def _without_unused_of_file(settings: RunSettings, args: argparse.Namespace) -> RunSettings:
@@ -145,12 +130,10 @@ def train_command(settings: RunSettings) -> str:
     """Return the command that trains with these settings; DATA and RUN stand for the folders.
 
     >>> train_command(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
-    'cowclip train DATA --out RUN --model dcn --batch-size 8 --mlp 4,2 --l2 0.5'
+    'cowclip train DATA --out RUN --model dcn --batch-size 8 --update dense --mlp 4,2 --l2 0.5'
     """
-    usual = RunSettings(model=choices.MODELS[0], batch_size=1).as_dict() | {
-        "model": "",
-        "batch_size": 0,
-    }
+    usual = RunSettings(model=choices.MODELS[0], batch_size=1).as_dict()
+    usual |= {"model": "", "batch_size": 0, "update": ""}
     words = ["cowclip", "train", "DATA", "--out", "RUN"]
     given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
     unused = settings.unused_overrides()
@@ -169,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.must_improve and _start(args) is None:
         raise InputError("--must-improve compares with the run of --from; give that, too")
-    settings = settings_from_args(args, _defaults_by_data(args))
+    settings = settings_from_args(args, _readable(args.data))
     from cowclip_merlin.training import Stopped, train
 
     try:

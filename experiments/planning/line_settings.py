@@ -9,6 +9,7 @@ from typing import Any
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 from cowclip_merlin.experiments.planning.sizing import Sizing
 from cowclip_merlin.experiments.results.tuned import TunedValues
+from cowclip_merlin.recipe import update_words
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.training import RunSettings
 
@@ -46,22 +47,9 @@ def make_run_settings(
         validation_fraction=validation_fraction,
         **layers,
     )
-    if settings.update != "exact" or line.update or uses_exact(settings, experiment.preset):
+    if settings.update != "exact" or line.update:
         return settings
-    return replace(settings, update="dense")  # the same numbers
-
-
-def uses_exact(settings: RunSettings, preset: str) -> bool:
-    """Return whether a line without an update uses "exact"; else it uses "dense".
-
-    The optimizer can replay only Adam's steps, so Adagrad must not update absent rows. Runs with a
-    clip that may act on absent rows use "dense", as the recorded ones do: it is part of their hash.
-    """
-    values = settings.hyperparameters(preset)
-    if settings.optimizer == "adagrad" and values.l2:
-        return False
-    clip = settings.effective_clip
-    return clip == "none" or (clip == "cowclip" and 2 * values.l2 <= values.r)
+    return replace(settings, update=update_words(settings, experiment.preset)[0])
 
 
 def base_values(

@@ -246,7 +246,7 @@ def test_the_command_of_settings_gives_the_settings(data):
 
 def test_the_command_leaves_out_what_the_clip_does_not_read():
     settings = RunSettings(model="dcn", batch_size=8, rule="none", overrides={"r": 0.5, "l2": 1.0})
-    assert train_command(settings).endswith("--rule none --l2 1.0")
+    assert train_command(settings).endswith("--rule none --update dense --l2 1.0")
 
 
 @pytest.mark.system

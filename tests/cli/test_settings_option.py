@@ -40,7 +40,9 @@ def test_the_file_gives_what_no_option_gives(file):
     wanted = {"model": "dcn", "batch_size": 512, "rule": "sde", "clip": "cowclip"}
     rates = {"l2": 1e-5, "r": 2.0}
     found = settings("--settings", file)
-    assert found == RunSettings(**wanted, mlp=(16, 8), jit_compile=True, overrides=rates)
+    assert found == RunSettings(
+        **wanted, mlp=(16, 8), jit_compile=True, overrides=rates, update="exact"
+    )
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -58,23 +60,13 @@ def test_a_rate_of_the_file_goes_with_the_clip_that_an_option_replaces(file):
         settings("--settings", file, "--clip", "none", "--r", "3")
 
 
-@pytest.mark.parametrize("words", [[], ["--settings", "FILE"]])
-def test_what_neither_gives_is_missing_as_before(words, tmp_path, capsys):
-    (tmp_path / "settings.yaml").write_text("epochs: 2")
-    words = [str(tmp_path / "settings.yaml") if word == "FILE" else word for word in words]
-    with pytest.raises(SystemExit) as end:
-        main([*TRAIN, *words])
-    assert end.value.code == 2
-    error = capsys.readouterr().err
-    assert "required: --model, --batch-size; " in error and len(error.splitlines()) == 1
-
-
-def test_one_of_the_two_may_be_in_the_file(tmp_path, capsys):
-    (tmp_path / "settings.yaml").write_text("model: dcn")
-    assert settings("--settings", str(tmp_path / "settings.yaml"), "--batch-size", "8").model
-    with pytest.raises(SystemExit):
-        main([*TRAIN, "--settings", str(tmp_path / "settings.yaml")])
-    assert "required: --batch-size;" in capsys.readouterr().err
+def test_what_neither_gives_has_its_default(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("epochs: 2")
+    found = settings("--settings", str(path))
+    assert (found.model, found.update, found.epochs) == ("deepfm", "exact", 2)
+    path.write_text("model: dcn")
+    assert settings("--settings", str(path), "--batch-size", "8").model == "dcn"
 
 
 def test_an_option_may_give_what_a_value_of_the_file_needs(tmp_path):

@@ -88,7 +88,7 @@ def _without_file(words: list[str]) -> list[str]:
     if "--settings" not in words:
         return words
     index = words.index("--settings")
-    return [*words[:index], "--model", "deepfm", "--batch-size", "8", *words[index + 2 :]]
+    return [*words[:index], *words[index + 2 :]]
 
 
 def run(words: list[str]) -> None:

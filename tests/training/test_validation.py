@@ -167,7 +167,9 @@ def test_the_command_line_says_what_it_scored(data, tmp_path, capsys):
     command = ["train", str(data), "--out", out, *arguments]
     assert main([*command, "--validation-fraction", "0.2"]) == 0
     assert "\nvalidation AUC 0." in capsys.readouterr().out
-    assert main([*command, "--resume"]) == 2
+    assert main([*command, "--resume"]) == 0  # with the settings of the run
+    assert "\nvalidation AUC 0." in capsys.readouterr().out
+    assert main([*command, "--resume", "--validation-fraction", "0"]) == 2
     assert "validation_fraction 0.2, not 0.0" in capsys.readouterr().err
 
 

@@ -220,8 +220,6 @@ def test_going_on_takes_the_settings_of_the_run(days, tmp_path, capsys):
                     out=tmp_path / "three", warm_start=one)  # fmt: skip
     assert same["test_auc"] == pytest.approx(row["test_auc"])
     assert train(data, out=tmp_path / "four", warm_start=one)[-1]["epoch"] == 1
-    with pytest.raises(InputError, match="no settings; give `settings`, or a run to go on from"):
-        train(data, out=tmp_path / "five")
     assert main(["train", data, "--out", str(two), "--from", str(one), "--resume"]) == 0
     assert "went on from" in capsys.readouterr().out
 

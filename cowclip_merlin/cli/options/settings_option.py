@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from cowclip_merlin.cli.options.commands import CommandParser
 
 
-def add_settings_option(parser: CommandParser) -> None:
+def add_settings_option(parser: CommandParser, group: argparse._ActionsContainer) -> None:
     """Add the option to a `CommandParser`, which also takes over the settings of a run.
 
     Args:
         parser: of a command whose options have the names of the file's keys.
+        group: of the parser, for the option.
     """
     text = "YAML file of settings, as cowclip tune writes it; options given here replace them"
-    parser.add_argument("--settings", metavar="FILE", help=text)
+    group.add_argument("--settings", metavar="FILE", help=text)
     parser.before_parsing = partial(_use_known, parser)
 
 
@@ -37,7 +38,7 @@ def _use_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     first.add_argument("--resume", action="store_true")
     given = vars(first.parse_known_args(words)[0])
     values: dict[str, Any] = {}
-    if given["from"]:
+    if given["from"] or given["resume"]:
         values = _of_run(given)
     if (path := given["settings"]) is not None:
         values |= _of_file(path)
@@ -47,9 +48,6 @@ def _use_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     if "mlp" in options:
         options["mlp"] = ",".join(map(str, options["mlp"]))
     parser.set_defaults(**options, settings_of_file=values)
-    for action in parser._actions:  # argparse has no other way to make an option optional
-        if action.dest in values:
-            action.required = False
 
 
 def _of_file(path: str) -> dict[str, Any]:
@@ -65,9 +63,12 @@ def _of_run(given: Mapping[str, Any]) -> dict[str, Any]:
     from cowclip_merlin.training.run_config import RunConfig, local_run
     from cowclip_merlin.training.starting.going_on import settings_to_go_on
 
-    if given["resume"] and given["out"]:
-        settings = RunConfig.load(local_run(given["out"])).settings
-    else:
+    if not given["resume"]:
         settings = settings_to_go_on(given["from"])
+    else:
+        try:
+            settings = RunConfig.load(local_run(given["out"] or "")).settings
+        except InputError:  # `train` tells what is wrong, also to the other workers
+            return {}
     values = settings.as_dict()
     return values.pop("overrides") | values
