@@ -31,7 +31,12 @@ from cowclip_merlin.experiments.tuning.study import (
     open_study,
     optuna,
 )
-from cowclip_merlin.experiments.tuning.trial_run import TrialContext, outcome_of, run_trial
+from cowclip_merlin.experiments.tuning.trial_run import (
+    PATIENCE,
+    TrialContext,
+    outcome_of,
+    run_trial,
+)
 from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.system.folders import NewFiles, lock_folder
@@ -189,6 +194,12 @@ def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
             f"lr_schedule is {settings.lr_schedule!r}, whose rates fall until the last epoch, but "
             "a trial ends at its best one; search with constant, step or plateau"
         )
+    for name in ("evaluate_every", "monitor"):
+        if (value := getattr(settings, name)) not in (None, "auc"):
+            raise InputError(
+                f"{name} is {value!r}, but a search compares the AUC after whole epochs; omit it"
+            )
+    replace(settings, early_stopping=PATIENCE)  # as a trial ends; refuses plateaus without effect
     split = data.description.get("settings", {}).get("split") or {}
     preset = settings.preset or (data.kind if data.kind in PRESETS else "criteo")
     last = {"validation_split": "last"} if split.get("how") == "time" else {}

@@ -247,6 +247,8 @@ def test_a_search_is_not_replaced_and_not_mixed(search, trained, folder, tmp_pat
         (["--backend", "cupy"], "cupy"),
         (["--rule", "magic"], "unknown rule 'magic'"),
         (["--lr-schedule", "cosine"], "--lr-schedule is 'cosine'"),
+        (["--lr-schedule", "plateau", "--lr-patience", "3"], "before its rates fall"),
+        (["--lr-schedule", "plateau", "--lr-floor", "0"], "--lr-floor is 0"),
         (
             ["--clip", "none", "--embedding-lr", "1", "--dense-lr", "1", "--l2", "0"],
             "nothing is left",
@@ -295,6 +297,13 @@ def test_from_python_a_search_needs_an_end(folder, tmp_path):
     run = RunSettings(model="dcn", batch_size=64, validation_fraction=0.1)
     with pytest.raises(InputError, match="neither trials nor minutes"):
         tuning.tune(folder, run, out=tmp_path / "tuned")
+
+
+@pytest.mark.parametrize("settings", [{"evaluate_every": 500}, {"monitor": "log_loss"}])
+def test_from_python_a_search_compares_aucs_after_epochs(folder, tmp_path, settings):
+    run = RunSettings(model="dcn", batch_size=64, validation_fraction=0.1, **settings)
+    with pytest.raises(InputError, match="a search compares the AUC after whole epochs; omit it"):
+        tuning.tune(folder, run, out=tmp_path / "tuned", trials=1)
 
 
 SHARED = {"model": "dcn", "batch_size": 8192, "preset": "criteo", "validation_fraction": 0.1}
