@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -174,6 +175,18 @@ def test_a_new_user_and_a_few_rows_are_scored(made, scorer, caplog):
     assert not caplog.messages
     with pytest.raises(InputError, match="has no categorical column 'price'; it has user, country"):
         cc.score(made / "RUN", frame, allow_unknown=["price"])
+
+
+def test_unknown_values_are_told_without_test_rows_too(scorer, monkeypatch, caplog):
+    """As after `prepare --test-fraction 0`."""
+    without = replace(scorer.data.baseline, values={}, unknown={})
+    monkeypatch.setattr(scorer, "data", replace(scorer.data, baseline=without))
+    users, frame = [f"new{i}" for i in range(150)], new_frame()
+    scorer.score(frame.assign(user=users))
+    words = "column 'user': 100.0% of the values are unknown, and there are no test rows to compare"
+    assert [line for line in caplog.messages if words in line]
+    with pytest.raises(InputError, match=words):  # one that only looks otherwise
+        scorer.score(frame.assign(user=" " + frame.user.astype(str)))
 
 
 def test_what_changed_is_logged_by_score_and_by_prepare(made, scorer, tmp_path, caplog):

@@ -49,16 +49,16 @@ class Baseline:
     def far_more_unknown(self, name: str, share: float) -> bool:
         """Return whether less than half as large a share of the values is known.
 
-        One value of each kind is added to the test rows: few of them say little.
+        One value of each kind is added to the test rows: few of them say little, and none that
+        half of the values are known.
         """
         values = self.values.get(name, 0)
         known = (values - self.unknown.get(name, 0) + 1) / (values + 2)
-        return values > 0 and 1 - share < known / 2
+        return 1 - share < known / 2
 
     def more_unknown(self, name: str, share: float) -> bool:
-        """Return whether the share is 20 points above that of the test rows, or more."""
-        before = self.unknown_share(name)
-        return before is not None and share >= before + _POINTS
+        """Return whether the share is 20 points above that of the test rows (or 0), or more."""
+        return share >= (self.unknown_share(name) or 0) + _POINTS
 
 
 def count_unknown(folder: Path, log_format: LogFormat) -> tuple[dict[str, int], dict[str, int]]:

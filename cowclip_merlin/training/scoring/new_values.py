@@ -73,20 +73,22 @@ class NewValues:
         """Check that no column is far more unknown than in the test rows, and log what changed.
 
         It is if less than half as large a share of its values is known. There must also be 20
-        different unknown values, or one that only looks otherwise than a known one.
+        different unknown values, or one that only looks otherwise than a known one. Without test
+        rows, only the latter is an error.
 
         Raises:
             InputError: if one is, and it is not allowed.
         """
         baseline = self._data.baseline
         for name, share in self.unknown.items() if baseline else ():
-            texts = list(self._texts[name])
-            told = f"{share:.1%} of the values are unknown, in the test rows " + (
-                f"{baseline.unknown_share(name) or 0:.1%}"
-            )
+            texts, before = list(self._texts[name]), baseline.unknown_share(name)
+            of_test = "and there are no test rows to compare with"
+            if before is not None:
+                of_test = f"in the test rows {before:.1%}"
+            told = f"{share:.1%} of the values are unknown, {of_test}"
             if baseline.far_more_unknown(name, share) and name not in self._allowed:
                 remedy = Remedy.of(texts, self._data, name)
-                if remedy.same_value or len(texts) >= FEW:
+                if remedy.same_value or (before is not None and len(texts) >= FEW):
                     raise InputError(
                         f"column {name!r}: {told}: {remedy.text}; `allow_unknown` {name} scores "
                         "the rows as they are"
