@@ -25,7 +25,7 @@ def run(*words, **environment):
 
 def test_the_output_of_a_command_stays_clean(data, tmp_path):
     words = ["train", str(data), "--out", str(tmp_path / "run"), "--model", "deepfm"]
-    words += ["--batch-size", "1024", "--epochs", "1", "--mlp", "8", "--backend", "tensorflow"]
+    words += ["--batch-size", "1024", "--epochs", "1", "--mlp", "8", "--update", "dense"]
     done = run(sys.executable, "-m", "cowclip_merlin", *words, PYTHONPATH=str(STAND_INS))
     assert done.returncode == 0, done.stderr
     # The stand-ins were started, and printed.

@@ -35,6 +35,7 @@ main(sys.argv[1:])
 ARGUMENTS = (
     "--model", "deepfm", "--batch-size", "256", "--base-batch-size", "64", "--mlp", "8",
     "--epochs", "1", "--seed", "5", "--checkpoint-every", "2", "--device", "cpu",
+    "--update", "dense",
 )  # fmt: skip
 
 

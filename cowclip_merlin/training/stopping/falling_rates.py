@@ -7,6 +7,7 @@ dense rate goes on besides.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.training.stopping.best_epoch import Rows
     from cowclip_merlin.workers import Workers
 
-tf = compat.tensorflow()
-
 
 class FallingRates:
     """The factor of a run's learning rates.
@@ -31,7 +30,7 @@ class FallingRates:
     """
 
     def __init__(self, settings: RunSettings, steps: int) -> None:
-        self._settings, self._steps = settings, steps
+        self._settings, self._steps, tf = settings, steps, compat.tensorflow()
         self._falls = 0
         # A checkpoint has neither: the position of the run and its scores tell both.
         self._first, self._scale = (
@@ -40,7 +39,8 @@ class FallingRates:
 
     def of(self, rate: float | LearningRateSchedule) -> float | LearningRateSchedule:
         """Return the rate that falls from this one, which may be a schedule itself."""
-        return rate if self._settings.lr_schedule == "constant" else _Falling(rate, self)
+        constant = self._settings.lr_schedule == "constant"
+        return rate if constant else _falling_class()(rate, self)
 
     def start(self, made: int, *, done: int = 0) -> None:
         """Count steps from here: a run that starts from another one has its optimizer's counts.
@@ -63,7 +63,7 @@ class FallingRates:
 
     def factor(self, step: Tensor) -> Tensor:
         """Return the factor of the rates after so many steps of the optimizer."""
-        settings, floor = self._settings, self._settings.rate_floor
+        tf, settings, floor = compat.tensorflow(), self._settings, self._settings.rate_floor
         share = (tf.cast(step, tf.float32) - self._first) / (settings.epochs * self._steps)
         if settings.lr_schedule == "plateau":
             return self._scale
@@ -76,16 +76,20 @@ class FallingRates:
         return floor + (1 - floor) * left
 
 
-class _Falling(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A rate times the factor of now."""
+@cache
+def _falling_class() -> type:
+    """Return the class of a rate times the factor of now; TensorFlow is loaded when it is used."""
 
-    def __init__(self, rate: float | LearningRateSchedule, falling: FallingRates) -> None:
-        self._rate, self._falling = rate, falling
+    class Falling(compat.tensorflow().keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, rate: float | LearningRateSchedule, falling: FallingRates) -> None:
+            self._rate, self._falling = rate, falling
 
-    def __call__(self, step: Tensor | Variable) -> Tensor:
-        rate = self._rate(step) if callable(self._rate) else self._rate
-        return rate * self._falling.factor(step)
+        def __call__(self, step: Tensor | Variable) -> Tensor:
+            rate = self._rate(step) if callable(self._rate) else self._rate
+            return rate * self._falling.factor(step)
 
-    def get_config(self) -> JsonObject:
-        """Return the rate that falls; the run's settings say how."""
-        return {"rate": self._rate}
+        def get_config(self) -> JsonObject:
+            """Return the rate that falls; the run's settings say how."""
+            return {"rate": self._rate}
+
+    return Falling
