@@ -50,6 +50,14 @@ RELIABILITY = ("epoch", "split", "rows", "predicted", "observed")
 _OF_EVERY_SPLIT = tuple(n for n in METRICS if not n.startswith(("test_", "validation_")))
 
 
+class _Output(logging.StreamHandler):
+    """Standard output, which may be closed, as by `| head`: the training goes on without it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            super().handleError(record)
+
+
 @contextmanager
 def run_logger(
     path: Path, *, console: bool = True, log_format: str = "text"
@@ -67,7 +75,7 @@ def run_logger(
     file = logging.FileHandler(path, encoding="utf-8")
     handlers: dict[logging.Handler, str] = {file: "%(asctime)s %(levelname)s %(message)s"}
     if console:
-        handlers[logging.StreamHandler(sys.stdout)] = "%(message)s"
+        handlers[_Output(sys.stdout)] = "%(message)s"
     for handler, text in handlers.items():
         handler.setFormatter(log_lines.formatter(log_format, text))
         logger.addHandler(handler)

@@ -25,7 +25,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings, evaluate_run, train, trainer
+from cowclip_merlin.training import RunSettings, evaluate_run, run_logs, train, trainer
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workflows import PreparedData
 
@@ -213,6 +213,20 @@ def test_ctrl_c_ends_with_a_checkpoint(data, uninterrupted, tmp_path, capsys):
     assert "--resume" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0
     assert_bit_equal(out, uninterrupted)
+
+
+def test_a_closed_output_ends_no_training(tmp_path, monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    output = os.fdopen(write, "w")
+    monkeypatch.setattr(sys, "stdout", output)
+    with run_logs.run_logger(tmp_path / "train.log") as log:
+        log.info("epoch 1")
+        log.info("epoch 2")
+    assert "epoch 2" in (tmp_path / "train.log").read_text()
+    assert capsys.readouterr().err == ""
+    with pytest.raises(BrokenPipeError):  # what was left to write
+        output.close()
 
 
 @pytest.mark.thorough
