@@ -18,7 +18,7 @@ FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contes
            --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
            --ignore=benchmarks/serving_parts/triton_client.py
 
-.PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke gpu-check \
+.PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden gpu-check \
         flink-check triton-check docs notes linkcheck lock clean
 
 help: ## list the targets
@@ -56,6 +56,9 @@ format: venv ## fix rules and format with ruff, where it can
 
 smoke: venv ## prepare, train all five models for 20 steps, save and load
 	@$(PYTHON) tests/smoke.py
+
+golden: venv ## compare weights, prepared folders and a stream's files with tests/golden/golden.json
+	@$(PYTHON) tests/golden/record.py
 
 gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
