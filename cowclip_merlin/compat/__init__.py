@@ -18,6 +18,7 @@ from cowclip_merlin.compat.device_sort import LARGEST_KEY, argsort_on_device
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
+    batch_normalization,
     in_xla,
     legacy_optimizer,
     release_models,
@@ -41,6 +42,7 @@ __all__ = [
     "LARGEST_KEY",
     "all_to_all",
     "argsort_on_device",
+    "batch_normalization",
     "gpu_count",
     "in_xla",
     "keep_state_in_models",

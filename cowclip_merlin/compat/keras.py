@@ -159,6 +159,23 @@ def in_xla() -> bool:
     return bool(utilities.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
+@cache
+def batch_normalization() -> type:
+    """Return Keras's `BatchNormalization`, but a batch without rows keeps its moving statistics.
+
+    One of several workers may have no row of a batch. Keras's own moving statistics are NaN then,
+    except under a strategy.
+    """
+    tf = tensorflow()
+
+    @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+    class BatchNormalization(tf.keras.layers.BatchNormalization):
+        def _support_zero_size_input(self) -> bool:
+            return True
+
+    return BatchNormalization
+
+
 def stored(variable: Variable) -> Variable:
     """Return the variable without the wrapper that Keras layers add under mixed precision.
 

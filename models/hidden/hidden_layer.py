@@ -41,7 +41,7 @@ class HiddenLayer(tf.keras.layers.Layer):
         }  # fmt: skip
         he = tf.keras.initializers.HeNormal(seed=seed)
         self.dense = tf.keras.layers.Dense(width, kernel_initializer=he)
-        norms = [tf.keras.layers.BatchNormalization()] if batch_norm else []
+        norms = [compat.batch_normalization()()] if batch_norm else []
         dice = activation == "dice"
         last = [CountedDropout(dropout, seed=seed)] if dropout else []
         self.others = [*norms, Dice() if dice else tf.keras.layers.Activation(activation), *last]
@@ -71,7 +71,7 @@ class Dice(tf.keras.layers.Layer):
 
     def build(self, input_shape: TensorShape) -> None:
         """Create `a` and the normalization."""
-        self.norm = tf.keras.layers.BatchNormalization(epsilon=1e-8, center=False, scale=False)
+        self.norm = compat.batch_normalization()(epsilon=1e-8, center=False, scale=False)
         self.a = self.add_weight("a", [input_shape[-1]], initializer="zeros")
         super().build(input_shape)
 

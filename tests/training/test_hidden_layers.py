@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, evaluate_run, load_run, train
 from cowclip_merlin.training.trainer import Trainer
+from cowclip_merlin.workflows import PreparedData
 
 FULL = RunSettings(
     model="deepfm", mlp=(6, 4), embedding_dim=4, batch_size=256, base_batch_size=256, epochs=2,
@@ -95,6 +96,8 @@ def test_half_precision_trains(data, tmp_path, precision):
 
 @pytest.mark.system
 def test_two_workers_agree_and_serve_what_they_score(data, tmp_path):
-    out = tmp_path / "run"
-    rows = train(data, replace(FULL, epochs=1), out=out, workers=2, device="cpu")
+    """Also if one of them has no row of the last batch."""
+    out, batch = tmp_path / "run", PreparedData.load(data).rows["train"] - 1
+    rows = train(data, replace(FULL, epochs=1, batch_size=batch), out=out, workers=2, device="cpu")
+    assert rows[-1]["step"] == 2
     assert evaluate_run(out, data).auc == pytest.approx(rows[-1]["test_auc"], abs=1e-9)

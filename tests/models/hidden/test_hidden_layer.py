@@ -55,6 +55,21 @@ def test_the_numbers(tf, x, activation, batch_norm, training):
     np.testing.assert_allclose(layer(x, training=training), z, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("activation", ["relu", "dice"])
+def test_a_batch_without_rows_keeps_the_moving_statistics(tf, x, activation):
+    """A worker may have no row of a small batch."""
+    layer = HiddenLayer(5, activation=activation, dropout=0.5, batch_norm=True, seed=1)
+    layer(x, training=True)
+    before = [v.numpy() for v in layer.variables if "moving_" in v.name]
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(layer(x[:0], training=True))
+    gradients = tape.gradient(total, layer.trainable_variables)
+    after = [v.numpy() for v in layer.variables if "moving_" in v.name]
+    np.testing.assert_array_equal(np.stack(after), np.stack(before))
+    assert len(before) == (4 if activation == "dice" else 2)
+    assert all(not np.any(g) for g in gradients)  # NaN counts as any
+
+
 def test_dropout_keeps_the_mean_and_counts_its_steps(tf):
     layer, ones = CountedDropout(0.25, seed=5), tf.ones([400, 50])
     first, second = (layer(ones, training=True).numpy() for _ in range(2))
