@@ -79,7 +79,11 @@ class OnlineSettings(Settings):
                     f"`{name}` is for a run on a prepared folder; a stream may start with such a "
                     "run, by `start`"
                 )
-        self._refuse_layers_and_schedules()
+        if self.run.lr_schedule != "constant":
+            raise InputError(
+                f"lr_schedule is {self.run.lr_schedule!r}, which is for a run on a prepared folder; "
+                "omit it"
+            )
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():
@@ -90,22 +94,6 @@ class OnlineSettings(Settings):
             )
         if self.window and self.admission_filter != "count":
             raise InputError('window has no effect with the filter "probabilistic"; remove it')
-
-    def _refuse_layers_and_schedules(self) -> None:
-        """Refuse what servers and snapshots would not have, and what a stream does not do."""
-        run = self.run
-        given = {
-            "batch_norm": run.batch_norm,
-            "activation": run.activation == "dice",
-            "dropout": run.dropout > 0,
-            "lr_schedule": run.lr_schedule != "constant",
-        }
-        for name, refused in given.items():
-            if refused:
-                raise InputError(
-                    f"{name} is {getattr(run, name)!r}, which is for a run on a prepared folder; "
-                    "omit it"
-                )
 
     def reserved_rows(self, num_fields: int) -> int:
         """Rows to reserve in each table, those of absent ids included."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.model_options import (
+    HIDDEN,
     LAYERS,
     RULE,
     add_rate_options,
@@ -65,7 +66,7 @@ def add_log_options(parser: argparse._ActionsContainer) -> None:
     add_options(parser, LogSettings, "batch_days")
     add_options(parser, RunSettings, *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
-    add_options(parser, RunSettings, *LAYERS)
+    add_options(parser, RunSettings, *HIDDEN, *LAYERS)
     add_options(parser, LogSettings, "max_bad_fraction")
     add_table_options(parser)
 

@@ -7,6 +7,7 @@ import argparse
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.cli.options.model_options import (
+    HIDDEN,
     LAYERS,
     RULE,
     add_rate_options,
@@ -43,11 +44,11 @@ def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     of_log = {
         "preset": {"shown": "criteo"},
         "clip": {"choices": choices.kernel_clips},
-        "seed": {"help": "seed of all initial values"},
+        "seed": {"help": "seed of all initial values, and of what dropout drops"},
     }
     add_options(parser, RunSettings, "model", "batch_size", *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
-    add_options(parser, RunSettings, "seed", "mlp", *LAYERS, **of_log)
+    add_options(parser, RunSettings, "seed", "mlp", *HIDDEN, *LAYERS, **of_log)
 
 
 def add_table_options(parser: argparse._ActionsContainer) -> None:

@@ -15,7 +15,7 @@ from cowclip_merlin.models.more_columns import grown_weights
 from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.training.build import build_model_of
-from cowclip_merlin.training.starting.warm_start import dense_variables
+from cowclip_merlin.training.starting.warm_start import scoring_weights
 from cowclip_merlin.types import Array, Tensor
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DenseScorer:
             capacity=fields + 1,
             **run.multi_task_of(features.targets),
         )
-        self.variables, block = dense_variables(model), model.blocks[0]
+        self.variables, block = scoring_weights(model), model.blocks[0]
         cells = [None] if features.lists else [None, fields]
         rows = [tf.TensorSpec([*cells, layer.dim]) for layer in model.row_sync.layers]
         numbers = tf.TensorSpec([None, features.num_numbers])

@@ -16,7 +16,7 @@ from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import described, only_clicks
 from cowclip_merlin.training.run_config import RunConfig, local_run
-from cowclip_merlin.training.starting.warm_start import dense_variables
+from cowclip_merlin.training.starting.warm_start import scoring_weights
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
@@ -83,7 +83,7 @@ class OfflineStart:
             for layer, memory in zip(layers, self._trainer.table.memory, strict=True):
                 for part in _parts(len(rows)):
                     memory.w[rows[part]] = _read_rows(layer, column, numbers[part])
-        mine, theirs = self._trainer.dense_variables, dense_variables(model)
+        mine, theirs = self._trainer.dense_variables, scoring_weights(model)
         for variable, trained in zip(mine, theirs, strict=True):
             variable.assign(trained)
 

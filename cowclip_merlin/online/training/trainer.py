@@ -21,7 +21,7 @@ from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
-from cowclip_merlin.training.starting.warm_start import dense_variables
+from cowclip_merlin.training.starting.warm_start import scoring_weights
 from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.types import Array, Function, Tensor, Variable
 
@@ -123,8 +123,10 @@ class OnlineTrainer:
             moments=moments,
             micro_batches=values.micro_batches,
         ):
-            step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
-            return step.get_concrete_function()
+            return self._make_step(batches).get_concrete_function()
+
+    def _make_step(self, batches: BatchForm) -> Function:
+        return make_train_step(self.model, self.optimizer, batches, self._loss_sum)
 
     def train(self, events: Events) -> None:
         """Make one step on a batch of events, and drop ids that have expired.
@@ -216,13 +218,13 @@ class OnlineTrainer:
         check_loss(float(self._loss_sum.numpy()), 1)
 
     def dense_weights(self) -> list[Array]:
-        """Return a copy of all weights that are not embedding rows, in the model's order."""
+        """Return a copy of all that scores need besides rows, in the order of their variables."""
         return [variable.numpy() for variable in self.dense_variables]
 
     @property
     def dense_variables(self) -> list[Variable]:
-        """All trainable variables that are not embedding tables, in the model's order."""
-        return dense_variables(self.model)
+        """Dense weights in the model's order, then moving means and variances."""
+        return scoring_weights(self.model)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, by name; most are views, so write them before the next step."""
@@ -278,16 +280,23 @@ class OnlineTrainer:
         return {k: of_variable.get(id(compat.stored(v)), GrownWeight()) for k, v in variables}
 
     def _moments_of(self, variable: Variable) -> list[Variable]:
-        """Return Adam's moments of a dense weight."""
-        return [self.optimizer.get_slot(variable, name) for name in "mv"]
+        """Return Adam's moments of a dense weight; moving statistics have none."""
+        slots = "mv" if variable.trainable else ""
+        return [self.optimizer.get_slot(variable, name) for name in slots]
 
     def _other_variables(self) -> dict[str, Variable]:
-        """Dense weights, the optimizers' variables and the sum of losses, without the tables."""
+        """All variables but the tables and their moments, by the names of a snapshot."""
         slots = [self.optimizer.get_slot(table, name) for table in self.tables for name in "mv"]
         rows = {id(compat.stored(slot)) for slot in slots}
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
-        named = {f"dense{i}": v for i, v in enumerate(self.dense_variables)}
-        return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
+        dense = self.dense_variables
+        known = {id(compat.stored(v)) for v in dense}
+        others = self.model.non_trainable_variables  # counts of dropout, besides statistics
+        counts = [v for v in others if id(compat.stored(v)) not in known]
+        named = {f"dense{i}": v for i, v in enumerate(dense)}
+        named |= {f"count{i}": v for i, v in enumerate(counts)}
+        named |= {f"optimizer{i}": v for i, v in enumerate(own)}
+        return named | {"loss": self._loss_sum}
 
 
 def scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:

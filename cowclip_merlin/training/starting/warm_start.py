@@ -239,6 +239,11 @@ def dense_variables(model: CTRModel) -> list[Variable]:
     return [v for v in model.trainable_variables if id(compat.stored(v)) not in tables]
 
 
+def scoring_weights(model: CTRModel) -> list[Variable]:
+    """Return all that a score needs besides the tables: dense weights, then moving statistics."""
+    return [*dense_variables(model), *model.blocks[0].statistics]
+
+
 def _copy_tables(
     old: list[dict[str, tuple[Variable, int]]],
     new: list[dict[str, tuple[Variable, int]]],

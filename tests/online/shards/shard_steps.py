@@ -34,6 +34,9 @@ BATCHES, SIZE = 24, 64
 CONTROL = "uncounted"
 """A case of several workers whose counts are lost."""
 
+LAYERS = "layers"
+"""A case of batch normalization with rates of 0; each worker normalizes its part of a batch."""
+
 SIZES = {5: 1, 11: 33, 12: 0}
 """Events of odd batches: also fewer than workers."""
 
@@ -60,7 +63,17 @@ CASES = {
     "zeros": (PLAIN, {"absent": "zeros"}, {}, 1),
     "lists": (LISTS, {}, {"model": "dcnv2"}, 1),
 }
-BY = {1: [*CASES], 2: [*CASES, CONTROL], 3: ["lists"]}
+MORE = {
+    CONTROL: CASES["zeros"],
+    LAYERS: (
+        PLAIN,
+        {},
+        {"batch_norm": True, "dropout": 0.2, "mlp": (8,)},
+        1,
+    ),
+}
+RATES = {LAYERS: {"embedding_lr": 0.0, "dense_lr": 0.0}}
+BY = {1: [*CASES, LAYERS], 2: [*CASES, *MORE], 3: ["lists"]}
 """Cases by the number of workers: the one of three workers has all kinds of columns."""
 
 
@@ -101,9 +114,9 @@ def batches(features):
 
 
 def trainer_of(case, group):
-    features, table, run, catch_up = CASES[case]
+    features, table, run, catch_up = (CASES | MORE)[case]
     run = {"model": "deepfm", "batch_size": SIZE, "base_batch_size": SIZE, "mlp": (16, 8)} | run
-    rates = {"embedding_lr": 0.01, "dense_lr": 0.01, "l2": 1e-4, "r": 0.0005}
+    rates = {"embedding_lr": 0.01, "dense_lr": 0.01, "l2": 1e-4, "r": 0.0005} | RATES.get(case, {})
     settings = OnlineSettings(
         run=RunSettings(**run, embedding_dim=4, update="lazy", overrides=rates),
         capacity=4000,
@@ -160,11 +173,12 @@ def contents(trainer):
 def main(out):
     group = workers.current()
     for case in BY[1 if group is None else group.size]:
-        trainer = trainer_of("zeros" if case == CONTROL else case, group)
+        trainer = trainer_of(case, group)
         if case == CONTROL:
             lose_counts(trainer)
-        scores = train(trainer, (1, CASES.get(case, CASES["zeros"])[-1]))
+        scores = train(trainer, (1, (CASES | MORE)[case][-1]))
         found = contents(trainer) | {"scores": scores}
+        found["moving"] = [x.numpy() for x in trainer.model.blocks[0].statistics]
         found["sent"] = np.array(group.traffic.sent if group else 0)
         np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)
 

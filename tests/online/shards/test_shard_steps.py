@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from shard_steps import BY, CASES, CONTROL
+from shard_steps import BY, CASES, CONTROL, LAYERS
 from tiers import thorough
 
 pytestmark = pytest.mark.system
@@ -53,7 +53,18 @@ def test_the_clip_needs_the_counts_of_all_workers(by_workers):
     assert np.abs(without["table.table0.w"] - one["table.table0.w"]).max() > 100 * BOUND
 
 
-@pytest.mark.parametrize("case", CASES)
+def test_moving_means_are_those_of_all_events(by_workers):
+    """Workers normalize their own parts, but count by their events; a batch of one has one part."""
+    (one,), parts = read(by_workers(1), LAYERS, 1), read(by_workers(2), LAYERS, 2)
+    means, variances = one["moving"]
+    assert np.abs(means).max() > 0.01
+    for part in parts:
+        np.testing.assert_allclose(part["moving"][0], means, atol=BOUND)
+        np.testing.assert_allclose(part["moving"][1], variances, rtol=0.1)
+        np.testing.assert_allclose(part["scores"], one["scores"], atol=0.01)
+
+
+@pytest.mark.parametrize("case", [*CASES, LAYERS])
 def test_workers_have_the_same_copies(by_workers, case):
     first, second = read(by_workers(2), case, 2)
     for name in first:

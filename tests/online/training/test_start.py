@@ -85,29 +85,32 @@ def options(values):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("model", "update", "lists"),
+    ("model", "update", "lists", "layers"),
     [
-        ("dcn", "dense", ""),
-        ("deepfm", "exact", "_lists"),
-        ("din", "dense", "_history"),
-        thorough("din", "exact", "_history"),
-        thorough("deepfm", "exact", ""),
+        ("dcn", "dense", "", "--batch-norm --dropout 0.2 --activation dice"),
+        ("deepfm", "exact", "_lists", ""),
+        ("din", "dense", "_history", ""),
+        thorough("din", "exact", "_history", ""),
+        thorough("deepfm", "exact", "", ""),
     ],
 )
-def test_the_first_scores_are_those_of_the_run(tmp_path, request, model, update, lists, capsys):
+def test_the_first_scores_are_those_of_the_run(
+    tmp_path, request, model, update, lists, layers, capsys
+):
     offline = request.getfixturevalue(f"offline{lists}")
     tables = {"exact": "fused", "dense": "per_field"}[update]
     train = {"model": model, "batch-size": "256", "update": update, "epochs": "2"} | MODEL
     train |= {"tables": tables, "embedding-lr": "0.01", "out": str(tmp_path / "run")}
     train |= {"combiner": "sum"} if lists == "_lists" else {}
-    assert main(["train", str(offline / "data"), *options(train)]) == 0
+    assert main(["train", str(offline / "data"), *options(train), *layers.split()]) == 0
     scores = tmp_path / "scores.parquet"
     rest = [str(tmp_path / "run"), str(offline / "rest"), "--predictions", str(scores)]
     assert main(["evaluate", *rest]) == 0
     replay = {"model": model, "batch-size": "256", "batch-days": "0", "sync": "never,1h"} | MODEL
     replay |= {"features": str(offline / "features.yaml"), "out": str(tmp_path / "replay")}
     start = ["--start", str(tmp_path / "run"), str(offline / "data"), "--max-rows", "5000"]
-    assert main(["online", "replay", str(offline / "rest.csv"), *options(replay), *start]) == 0
+    words = [*options(replay), *start, *layers.split()]
+    assert main(["online", "replay", str(offline / "rest.csv"), *words]) == 0
     assert "never" in capsys.readouterr().out
     found = PredictionFiles(tmp_path / "replay/predictions", ("never", "1h")).read()
     wanted = pq.read_table(scores)["probability"].to_numpy()

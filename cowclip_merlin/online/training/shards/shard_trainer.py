@@ -20,7 +20,7 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer, scaled
 from cowclip_merlin.tables.shards.pairs import Pairs
 from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.collectives import gather_rows
+from cowclip_merlin.workers.collectives import gather_rows, sum_over
 from cowclip_merlin.workers.requests import ask
 
 if TYPE_CHECKING:
@@ -80,6 +80,28 @@ class ShardTrainer(OnlineTrainer):
             return gather_rows(group, part, sizes, "scores")[:, 0]
 
         return score.get_concrete_function()
+
+    def _make_step(self, batches: ShardForm) -> Function:
+        """Return a step after which all workers have one mean of their moving statistics.
+
+        Each worker counts by its events. So all of them score as servers do.
+        """
+        step, moving = super()._make_step(batches), self.model.blocks[0].statistics
+        if not moving:
+            return step
+        tf = compat.tensorflow()
+
+        @tf.function(input_signature=[batches.signature], autograph=False)
+        def step_and_average(batch: tuple[Any, ...]) -> None:
+            step(batch)
+            events = tf.shape(batches.unpack(batch).labels)[0]
+            own = tf.concat([*(x.read_value() for x in moving), [1.0]], axis=0)
+            total = sum_over(self.group, tf.cast(events, tf.float32) * own, "moving statistics")
+            means = tf.split(total[:-1] / total[-1], [x.shape[0] for x in moving])
+            for variable, mean in zip(moving, means, strict=True):
+                variable.assign(mean)
+
+        return step_and_average
 
     def admit_beside_step(self, events: Events) -> tuple[ShardRows, ShardRows]:
         """Give new ids their rows while a step runs; return the rows before, and those now."""
