@@ -42,6 +42,9 @@ ACTIVATIONS = ("relu", "gelu", "dice")
 LR_SCHEDULES = ("constant", "plateau", "step", "linear", "cosine")
 """How the learning rates of a run fall; see `training.stopping.falling_rates`."""
 
+ONLINE_SCHEDULES = ("constant", "linear")
+"""Those that a stream has, which has no epochs."""
+
 MONITORS = ("auc", "log_loss")
 """Validation metrics that choose the best weights of a run."""
 

@@ -56,6 +56,10 @@ class OnlineSettings(Settings):
         0, "events after which the counts for `admit` are halved; 0: never", at_least=0
     )
 
+    lr_events: int | None = option(
+        None, "events over which linear rates fall to --lr-floor", metavar="N", at_least=1
+    )
+
     def __post_init__(self) -> None:
         """Check the values."""
         super().__post_init__()
@@ -79,11 +83,7 @@ class OnlineSettings(Settings):
                     f"`{name}` is for a run on a prepared folder; a stream may start with such a "
                     "run, by `start`"
                 )
-        if self.run.lr_schedule != "constant":
-            raise InputError(
-                f"lr_schedule is {self.run.lr_schedule!r}, which is for a run on a prepared folder; "
-                "omit it"
-            )
+        self._check_schedule()
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():
@@ -94,6 +94,25 @@ class OnlineSettings(Settings):
             )
         if self.window and self.admission_filter != "count":
             raise InputError('window has no effect with the filter "probabilistic"; remove it')
+
+    def _check_schedule(self) -> None:
+        """Refuse schedules that need epochs or held-out rows, and a fall of unknown length."""
+        schedule = self.run.lr_schedule
+        if schedule not in choices.ONLINE_SCHEDULES:
+            known = " or ".join(choices.ONLINE_SCHEDULES)
+            raise InputError(
+                f"lr_schedule is {schedule!r}, which needs the epochs of a prepared folder; a "
+                f"stream has none: use {known}"
+            )
+        if schedule == "linear" and self.lr_events is None:
+            raise InputError(
+                "lr_schedule is 'linear', but a stream has no length; also set lr_events, "
+                "the events over which the rates fall"
+            )
+        if schedule != "linear" and self.lr_events is not None:
+            raise InputError(
+                f"lr_events has no effect with lr_schedule {schedule!r}; remove it, or use linear"
+            )
 
     def reserved_rows(self, num_fields: int) -> int:
         """Rows to reserve in each table, those of absent ids included."""

@@ -15,6 +15,7 @@ from cowclip_merlin.cli.options.model_options import (
 )
 from cowclip_merlin.cli.options.online_options import (
     UNUSED_RATES,
+    add_schedule_options,
     add_table_options,
     online_settings_from_args,
 )
@@ -66,6 +67,7 @@ def add_log_options(parser: argparse._ActionsContainer) -> None:
     add_options(parser, LogSettings, "batch_days")
     add_options(parser, RunSettings, *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
+    add_schedule_options(parser)
     add_options(parser, RunSettings, *HIDDEN, *LAYERS)
     add_options(parser, LogSettings, "max_bad_fraction")
     add_table_options(parser)

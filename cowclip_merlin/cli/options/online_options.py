@@ -48,7 +48,17 @@ def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, RunSettings, "model", "batch_size", *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
+    add_schedule_options(parser)
     add_options(parser, RunSettings, "seed", "mlp", *HIDDEN, *LAYERS, **of_log)
+
+
+def add_schedule_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of rates that fall."""
+    known = choices.ONLINE_SCHEDULES
+    text = "how both learning rates fall: {choices} (over --lr-events)"
+    add_options(parser, RunSettings, "lr_schedule", lr_schedule={"help": text, "choices": known})
+    add_options(parser, OnlineSettings, "lr_events")
+    add_options(parser, RunSettings, "lr_floor", lr_floor={"shown": "0"})
 
 
 def add_table_options(parser: argparse._ActionsContainer) -> None:
@@ -61,6 +71,7 @@ def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
     """Build the settings of an online training from the arguments."""
     if args.clip is not None:
         one_of("clip", args.clip, choices.kernel_clips())
+    one_of("lr_schedule", args.lr_schedule, choices.ONLINE_SCHEDULES)
     run = RunSettings(**model_settings(args) | {"update": "lazy", "epochs": 1})
     check_overrides_used(run, choices.kernel_clips())
     return settings_from(args, OnlineSettings, run=run)

@@ -37,6 +37,8 @@ COLUMNS = (
     "damaged",
     "syncs",
     "memory_mb",
+    "embedding_lr",
+    "dense_lr",
 )
 """Columns of `metrics.csv`; `auc` and `log_loss` are those of the newest 100,000 events.
 
@@ -59,6 +61,8 @@ METRICS = (
     Metric("damaged_events", "Events that could not be read", "counter"),
     Metric("syncs", "Syncs sent to servers", "counter"),
     Metric("memory_megabytes", "Memory of the process"),
+    Metric("embedding_lr", "Learning rate of the embeddings"),
+    Metric("dense_lr", "Learning rate of the dense weights"),
     Metric("snapshot_age_seconds", "Age of the newest snapshot", "age"),
     Metric("status_age_seconds", "Age of these numbers", "age"),
 )

@@ -391,7 +391,7 @@ class StreamTrainer:
         self._write_report()
 
     def _write_report(self) -> None:
-        table = self._table()
+        table, rates = self._table(), self.trainer.learning_rates
         self._report.write(
             {
                 "trained": self.trained,
@@ -405,6 +405,7 @@ class StreamTrainer:
                 "repeats_reach": self._repeats.reach if self._repeats else None,
                 "damaged": self._damaged.count,
                 "syncs": self._servers.syncs if self._servers else 0,
+                **dict(zip(("embedding_lr", "dense_lr"), rates, strict=True)),
             },
             reason=self._damaged.newest,
             snapshot_time=self._stored.newest_time(),

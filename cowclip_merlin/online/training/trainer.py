@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.starting.warm_start import scoring_weights
+from cowclip_merlin.training.stopping.falling_rates import factor_after
 from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.types import Array, Function, Tensor, Variable
 
@@ -93,9 +95,11 @@ class OnlineTrainer:
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         self._batches = self._form()
+        self._trained = compat.tensorflow().Variable(0, dtype="int64", trainable=False)
+        self._scaled = cache(lambda batch_factor: scaled(run, batch_factor))
+        self._rates_of = 1, 1.0  # batch factor, and factor of rates that fall
         self._steps = {(n, False): self._trace_step(n) for n in sorted({1, catch_up})}
         self._score = self._make_score()
-        self._batch_factor = 1
 
     def _make_table(self, **settings: Any) -> GrowingTable:
         return models.growing_table(self.model, self.optimizer, **settings)
@@ -115,8 +119,8 @@ class OnlineTrainer:
 
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Function:
         batches, run = self._form(has_offsets=has_offsets), self.settings.run
-        values = scaled(run, batch_factor)
-        moments = _moments(run, batch_factor) if run.rule in ADAM_RULES else None
+        values = self._scaled(batch_factor)
+        moments = _moments(self._scaled(1), values) if run.rule in ADAM_RULES else None
         with self.optimizer.tracing_with(
             l2=values.l2,
             clip_settings=values.clip_settings,
@@ -164,10 +168,10 @@ class OnlineTrainer:
         Raises:
             Diverged: a gradient is not finite.
         """
-        if batch_factor != self._batch_factor:
-            self._set_rates(batch_factor)
+        self._set_rates(batch_factor)
         with raising_diverged():
             self._step_for(batch_factor, events)(self._packed(rows, events))
+        self._trained.assign_add(len(events))
 
     def _packed(self, rows: Ids, events: Events) -> tuple[Any, ...]:
         """Return a batch in its form."""
@@ -181,11 +185,30 @@ class OnlineTrainer:
         return self._steps[key]
 
     def _set_rates(self, batch_factor: int) -> None:
-        run = self.settings.run
-        values, unit = scaled(run, batch_factor), _unit(run, batch_factor)
-        self.optimizer.embedding_optimizer.learning_rate = values.embedding_lr * unit
-        self.optimizer.dense_optimizer.learning_rate = values.dense_lr * unit
-        self._batch_factor = batch_factor
+        now = batch_factor, self._fallen()
+        if now == self._rates_of:
+            return
+        self._rates_of, unit = now, _unit(self._scaled(1), self._scaled(batch_factor))
+        embedding_lr, dense_lr = self._rates(*now)
+        self.optimizer.embedding_optimizer.learning_rate = embedding_lr * unit
+        self.optimizer.dense_optimizer.learning_rate = dense_lr * unit
+
+    def _fallen(self) -> float:
+        """Return the factor of the rates after the events so far."""
+        settings, tf = self.settings, compat.tensorflow()
+        if settings.lr_events is None:
+            return 1.0
+        share = int(self._trained.numpy()) / settings.lr_events
+        return float(factor_after(tf.constant(share, tf.float32), settings.run))
+
+    @property
+    def learning_rates(self) -> tuple[float, float]:
+        """The next step's rates of the embeddings and of the dense weights, if its size stays."""
+        return self._rates(self._rates_of[0], self._fallen())
+
+    def _rates(self, batch_factor: int, factor: float) -> tuple[float, float]:
+        values = self._scaled(batch_factor)
+        return values.embedding_lr * factor, values.dense_lr * factor
 
     def predict(self, events: Events) -> Array:
         """Return click probabilities of events, float32 [n]; nothing is counted or created.
@@ -296,7 +319,7 @@ class OnlineTrainer:
         named = {f"dense{i}": v for i, v in enumerate(dense)}
         named |= {f"count{i}": v for i, v in enumerate(counts)}
         named |= {f"optimizer{i}": v for i, v in enumerate(own)}
-        return named | {"loss": self._loss_sum}
+        return named | {"loss": self._loss_sum, "trained": self._trained}
 
 
 def scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
@@ -304,19 +327,19 @@ def scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
     return replace(run, batch_size=batch_factor * run.batch_size).hyperparameters("table")
 
 
-def _unit(run: RunSettings, batch_factor: int) -> float:
+def _unit(usual: Hyperparameters, large: Hyperparameters) -> float:
     """The root of second moments at the run's batch, relative to those at the large batch.
 
     Gradients of a large batch have less noise, and epsilon follows them. The moments of all steps
     must have one unit, that of the run's batch. So the step of a large batch multiplies squared
     gradients by the square of this number. Rates and epsilon of the step are multiplied by it, too.
     """
-    return scaled(run, 1).epsilon / scaled(run, batch_factor).epsilon
+    return usual.epsilon / large.epsilon
 
 
-def _moments(run: RunSettings, batch_factor: int) -> Moments:
-    values, unit = scaled(run, batch_factor), _unit(run, batch_factor)
-    return Moments(beta_1=values.beta_1, beta_2=values.beta_2, squares=unit * unit)
+def _moments(usual: Hyperparameters, large: Hyperparameters) -> Moments:
+    unit = _unit(usual, large)
+    return Moments(beta_1=large.beta_1, beta_2=large.beta_2, squares=unit * unit)
 
 
 def _make_score(model: CTRModel, batches: BatchForm) -> Function:

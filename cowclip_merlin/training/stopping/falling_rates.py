@@ -63,17 +63,23 @@ class FallingRates:
 
     def factor(self, step: Tensor) -> Tensor:
         """Return the factor of the rates after so many steps of the optimizer."""
-        tf, settings, floor = compat.tensorflow(), self._settings, self._settings.rate_floor
-        share = (tf.cast(step, tf.float32) - self._first) / (settings.epochs * self._steps)
+        tf, settings = compat.tensorflow(), self._settings
         if settings.lr_schedule == "plateau":
             return self._scale
-        if settings.lr_schedule == "step":
-            falls = tf.floor(share * settings.epochs / settings.lr_every)
-            return tf.maximum(tf.pow(settings.lr_factor, falls), floor)
-        left = 1 - tf.minimum(share, 1.0)
-        if settings.lr_schedule == "cosine":
-            left = (1 - tf.cos(math.pi * left)) / 2
-        return floor + (1 - floor) * left
+        done = tf.cast(step, tf.float32) - self._first
+        return factor_after(done / (settings.epochs * self._steps), settings)
+
+
+def factor_after(share: Tensor, settings: RunSettings) -> Tensor:
+    """Return the factor of rates that fall as a run goes on, after this share of it, float32."""
+    tf, floor = compat.tensorflow(), settings.rate_floor
+    if settings.lr_schedule == "step":
+        falls = tf.floor(share * settings.epochs / settings.lr_every)
+        return tf.maximum(tf.pow(settings.lr_factor, falls), floor)
+    left = 1 - tf.minimum(share, 1.0)
+    if settings.lr_schedule == "cosine":
+        left = (1 - tf.cos(math.pi * left)) / 2
+    return floor + (1 - floor) * left
 
 
 @cache
