@@ -109,6 +109,8 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "int | None": _COUNT,
     "int": _COUNT,
     "float": (_finite, "give a number"),
+    "float | None": (_finite, "give a number"),
+    "bool": (lambda value: isinstance(value, bool), "give true or false"),
     "tuple[ExperimentLine, ...]": _LIST,
     "tuple[ReplayLine | CollisionLine, ...]": _LIST,
     "tuple[int | str, ...]": (_LIST[0], "give a list like [1, 8]"),

@@ -15,6 +15,11 @@ RMSE = "rmse"
 """Measure of the tables of a label that is a number, in place of those above."""
 
 
+OF_RUN = ("optimizer", "lr_schedule", "lr_factor", "lr_every", "lr_floor")
+OF_RUN += ("activation", "dropout", "batch_norm")
+"""Attributes of a line that are those of `RunSettings`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExperimentLine:
     """One line of an experiment: settings, and the batches to run them at.
@@ -31,6 +36,12 @@ class ExperimentLine:
         clip: name of the clip; None: that of the rule.
         optimizer: "adam" or "adagrad".
         lr_schedule: how the rates fall; "plateau" only where validation rows are scored.
+        lr_factor: by what a fall of "plateau" and "step" multiplies the rates.
+        lr_every: epochs from fall to fall of "step".
+        lr_floor: the smallest rates, as a share of the first ones.
+        activation: of the hidden layers.
+        dropout: share of the hidden layers' outputs that a step sets to 0.
+        batch_norm: whether the hidden layers normalize by the batch.
         update: name of the update; None: that of the command line.
         epochs: number of epochs; None: that of the sizing.
         overrides: values at the base batch. They replace those of the sizing and the preset.
@@ -52,6 +63,12 @@ class ExperimentLine:
     clip: str | None = None
     optimizer: str = "adam"
     lr_schedule: str = "constant"
+    lr_factor: float = 0.1
+    lr_every: float = 1.0
+    lr_floor: float | None = None
+    activation: str = "relu"
+    dropout: float = 0.0
+    batch_norm: bool = False
     update: str | None = None
     epochs: int | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)

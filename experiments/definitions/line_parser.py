@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
@@ -12,8 +13,13 @@ from cowclip_merlin.experiments.definitions.checks import (
     check_one_of,
     check_rates,
 )
-from cowclip_merlin.experiments.definitions.experiment import NAMED_MULTIPLIERS, ExperimentLine
+from cowclip_merlin.experiments.definitions.experiment import (
+    NAMED_MULTIPLIERS,
+    OF_RUN,
+    ExperimentLine,
+)
 from cowclip_merlin.scaling import RULES
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Json
 
 
@@ -23,6 +29,7 @@ def _known_values() -> Mapping[str, Collection[str]]:
         "rule": RULES,
         "optimizer": choices.OPTIMIZERS,
         "lr_schedule": choices.LR_SCHEDULES,
+        "activation": choices.ACTIVATIONS,
         "clip": choices.CLIPS,
         "update": choices.UPDATES,
         "dense_rule": ("linear",),
@@ -43,6 +50,7 @@ def parse_line(path: Path, number: int, value: Json) -> ExperimentLine:
     for name, known in _known_values().items():
         if name in given:
             check_one_of(path, where + name, given[name], known)
+    _check_run(path, where, {name: given[name] for name in OF_RUN if name in given})
     rates = {n: given[n] for n in ("overrides", "factors") if n in given}
     numbers = {n: check_rates(path, where + n, values) for n, values in rates.items()}
     return ExperimentLine(**{**given, **numbers, "multipliers": tuple(given["multipliers"])})
@@ -61,6 +69,14 @@ def _check_multipliers(path: Path, where: str, multipliers: Sequence[Json]) -> N
             )
         if multiplier in multipliers[:index]:
             raise InputError(f"{path}: {where}multipliers holds {multiplier!r} twice; give it once")
+
+
+def _check_run(path: Path, where: str, given: Mapping[str, Any]) -> None:
+    """Reject what no run has; whether its rows fit a schedule, its plan says."""
+    try:
+        RunSettings(model="deepfm", batch_size=1, validation_fraction=0.1, **given)
+    except InputError as error:
+        raise InputError(f"{path}: {where}{error}") from None
 
 
 def _check_cells(path: Path, where: str, given: Mapping[str, Json]) -> None:

@@ -46,6 +46,8 @@ def parse_experiment(path: Path, value: Mapping[str, Json]) -> Experiment:
         raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
     if experiment.kind == "sweep":
         experiment = _sweep(path, experiment)
+    else:
+        _refuse_plateaus(path, lines)
     _check_reference(path, experiment)
     _check_paper_sizes(path, experiment)
     return experiment
@@ -85,6 +87,15 @@ def _check_paper_sizes(path: Path, experiment: Experiment) -> None:
                     f"{path}: lines[{number}].multipliers holds {multiplier!r}, which "
                     f"{experiment.kind} cannot take; use whole numbers"
                 )
+
+
+def _refuse_plateaus(path: Path, lines: Sequence[ExperimentLine]) -> None:
+    for number, line in enumerate(lines, 1):
+        if line.lr_schedule == "plateau":
+            raise InputError(
+                f"{path}: lines[{number}].lr_schedule is 'plateau', which needs validation rows, "
+                "but only a sweep scores some; use another one"
+            )
 
 
 def _sweep(path: Path, experiment: Experiment) -> Experiment:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
+from cowclip_merlin.experiments.definitions.experiment import OF_RUN
 from cowclip_merlin.experiments.planning.sizing import Sizing
 from cowclip_merlin.experiments.results.tuned import TunedValues
 from cowclip_merlin.recipe import update_words
@@ -42,9 +43,8 @@ def make_run_settings(
         overrides=base_values(
             experiment.preset, line, sizing, factor=sizing.factor(multiplier), tuned=tuned
         ),
-        optimizer=line.optimizer,
-        lr_schedule=line.lr_schedule,
         validation_fraction=validation_fraction,
+        **{name: getattr(line, name) for name in OF_RUN},
         **layers,
     )
     if settings.update != "exact" or line.update:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
+from cowclip_merlin.experiments.planning.grid import expand_sweep
 from cowclip_merlin.experiments.planning.plan import (
     describe_infeasible,
     feasible_multipliers,
@@ -179,6 +180,19 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
         own = parse_experiment(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
         (run,) = plan_runs(own, SMALL, seeds=1)
         assert run.settings.update == update
+
+
+def test_runs_have_the_layers_and_the_schedule_of_their_line():
+    how = {"lr_schedule": "step", "lr_factor": 0.5, "lr_every": 2, "lr_floor": 0.1}
+    how |= {"activation": "dice", "dropout": 0.2, "batch_norm": True}
+    lines = [{"label": "a", "multipliers": [1]} | how]
+    own = parse_experiment(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
+    (run,) = plan_runs(own, SMALL, seeds=1)
+    assert {name: getattr(run.settings, name) for name in how} == how
+    (sweep,) = plan_runs(
+        expand_sweep(replace(own, kind="sweep", grid={"l2": (0.1,)})), SMALL, seeds=1
+    )
+    assert {name: getattr(sweep.settings, name) for name in how} == how
 
 
 def test_rows_that_are_held_out_count_for_no_batch():
