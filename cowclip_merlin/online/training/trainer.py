@@ -314,7 +314,7 @@ class OnlineTrainer:
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         dense = self.dense_variables
         known = {id(compat.stored(v)) for v in dense}
-        others = self.model.non_trainable_variables  # counts of dropout, besides statistics
+        others = self.model.blocks[0].non_trainable_variables  # counts of dropout, statistics
         counts = [v for v in others if id(compat.stored(v)) not in known]
         named = {f"dense{i}": v for i, v in enumerate(dense)}
         named |= {f"count{i}": v for i, v in enumerate(counts)}
