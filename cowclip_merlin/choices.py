@@ -91,7 +91,7 @@ DEVICES = ("auto", "cpu", "gpu")
 """Devices to compute on; "auto" is a GPU if there is one."""
 
 FIT_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"train": ("train",), "all": ("train", "test")}
+    {"train": ("train",), "all": ("train", "test", "validation")}
 )
 """Rows from which `prepare` learns ids, counts and ranges: name -> splits."""
 
@@ -101,8 +101,8 @@ SPLIT_METHODS = ("random", "time")
 KEEP_VALUES = ("first", "last")
 """Which values of a multi-valued column `prepare` keeps if a row has too many."""
 
-VALIDATION_SPLITS = ("random", "last")
-"""Which train rows a run holds out for validation."""
+VALIDATION_SPLITS = ("random", "last", "given")
+"""Which train rows a run holds out for validation; "given": those of `prepare --validation`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,6 +119,25 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
+def held_out(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `RunSettings` that hold out rows, unless others say which ones.
+
+    The rows are those of `prepare --validation`, if there are any. A share of the train rows of
+    one's own table are the last ones if `prepare` split it by time.
+
+    Args:
+        data: the prepared folder.
+        given: the arguments that are given.
+    """
+    names = ("validation_fraction", "validation_split")
+    found = {name: given[name] for name in names if name in given}
+    if "validation" in data.rows and not found:
+        return {"validation_split": "given"}
+    if found.get("validation_fraction") and data.by_time and data.kind not in PRESETS:
+        found.setdefault("validation_split", "last")
+    return found
+
+
 def update_words(settings: RunSettings, kind: str) -> tuple[str, str]:
     """Return the update that "auto" means, and why.
 
@@ -158,16 +177,16 @@ def choose(
     from cowclip_merlin.training.run_settings import RunSettings
 
     by_rows = own_table_defaults(data, given) if data and not go_on else {}
-    found = {"model": MODEL, "batch_size": 1, **given, **by_rows}
+    held = held_out(data, given) if data and not go_on else {}
+    found = {"model": MODEL, "batch_size": 1, **given, **by_rows, **held}
     auto = found.setdefault("update", AUTO) == AUTO
     settings = RunSettings(**found | ({"update": "dense"} if auto else {}))
     rows = 0 if data is None else data.rows["train"]  # none in a folder of `--like`, either
     words = [] if "model" in given else [f"model {MODEL}"]
     if "batch_size" not in given:
         trained = int(rows * (1 - settings.validation_fraction))
-        size = usual_batch(trained, by_rows=bool(by_rows))
-        settings = replace(settings, batch_size=size)
-        words.append(f"batch {size:,}")
+        settings = replace(settings, batch_size=usual_batch(trained, by_rows=bool(by_rows)))
+        words.append(f"batch {settings.batch_size:,}")
     if auto:
         update, why = update_words(settings, "table" if data is None else data.kind)
         settings = replace(settings, update=update)

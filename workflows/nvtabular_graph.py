@@ -39,8 +39,8 @@ class Recipe(Settings):
     log: bool = option(False, "apply log(1 + x) to continuous columns")
     fit_on: str = option(
         "train",
-        "rows that ids, counts and ranges are learned from; all: also the test rows, as in the "
-        "authors' code",
+        "rows that ids, counts and ranges are learned from; all: also the test and validation "
+        "rows, as in the authors' code",
         choices=tuple(choices.FIT_ON),
         added=True,
     )

@@ -45,7 +45,12 @@ from cowclip_merlin.workflows.prepared.changed_columns import (
     warn_of_sentinels,
 )
 from cowclip_merlin.workflows.prepared.counts import FieldCounts, cardinalities, write_counts
-from cowclip_merlin.workflows.prepared.folder import DATASET, PreparedData, write_description
+from cowclip_merlin.workflows.prepared.folder import (
+    DATASET,
+    SPLITS,
+    PreparedData,
+    write_description,
+)
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
 from cowclip_merlin.workflows.prepared.unknown_values import (
@@ -66,6 +71,10 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows.encoding.encoder import Encoder
 
 
+_GIVEN = ("validation", "test")
+"""Splits that may have files of their own."""
+
+
 def prepare(settings: PrepareSettings) -> PreparedData:
     """Read, check, split, fit (on the training rows by default), transform and write a log.
 
@@ -75,7 +84,9 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         InputError: if the input or a setting is wrong; the message names it in one line.
         OSError: if the disk is full or not writable.
     """
-    settings = _with_local_base(replace(settings, files=expand(settings.files)))
+    given = {name: tuple(expand(getattr(settings, name))) for name in ("files", *_GIVEN)}
+    settings = _with_local_base(replace(settings, **given))
+    expand(settings.all_files)  # refuses a file of two splits
     if not isinstance(settings.out, Address):
         return _prepare_here(settings)
     out = settings.out
@@ -105,7 +116,7 @@ def _prepare_here(settings: PrepareSettings) -> PreparedData:
     split = settings.make_split() if settings.like is None else None
     gpu = use_gpu(settings.device)
     refuse_unsupported(settings, log_format, gpu=gpu)
-    check_input_files(settings.files)
+    check_input_files(settings.all_files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
     log_format = log_format if base else with_vector_lengths(log_format, settings.files)
@@ -143,9 +154,9 @@ def _prepare(
     recipe = settings.recipe if base is None else base.recipe
     encoder = None if gpu else _encoder(settings, log_format, recipe, base)
     ranges = None if settings.like is None else base.statistics
-    values = {
-        name: ValueCounts(log_format, ranges=ranges, log=recipe.log) for name in ("train", "test")
-    }
+    own = {name: getattr(settings, name) for name in _GIVEN if getattr(settings, name)}
+    counts = {"ranges": ranges, "log": recipe.log}
+    values = {name: ValueCounts(log_format, **counts) for name in dict.fromkeys((*SPLITS, *own))}
     ingested = Ingest(
         log_format,
         split,
@@ -155,9 +166,9 @@ def _prepare(
         encoder=encoder,
         quarantine=data / "damaged" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
-        printed=_printed_columns(base, settings.files),
+        printed=_printed_columns(base, settings.all_files),
         values=values,
-    ).run(settings.files)
+    ).run(settings.files, own)
     rows = Staged(ingested=ingested, log_format=log_format, recipe=recipe, data=data)
     on_cluster = settings.scheduler is not None
     steps: Steps = GpuSteps(rows=rows)
@@ -197,7 +208,7 @@ def _prepare(
         recipe=recipe,
         statistics=statistics,
         settings=_settings_record(settings, split, log_format, base),
-        files=settings.files,
+        files=settings.all_files,
         rows=ingested.rows,
         clicks=ingested.clicks,
         damaged=ingested.damaged,
@@ -240,8 +251,8 @@ def _fitted_rows(
     settings: PrepareSettings, base: PreparedData | None, ingested: IngestResult, recipe: Recipe
 ) -> int:
     """Return the number of rows that ids were counted in, those of the base folder with them."""
-    new = sum(map(ingested.rows.get, recipe.fitted_splits)) if settings.like is None else 0
-    return new + (base.fitted_rows if base else 0)
+    new = sum(ingested.rows.get(name, 0) for name in recipe.fitted_splits)
+    return (new if settings.like is None else 0) + (base.fitted_rows if base else 0)
 
 
 def _extend(steps: Steps, base: PreparedData, rows: Staged) -> Statistics:
@@ -291,6 +302,8 @@ def _settings_record(
         chosen |= {name: value for name, value in more.items() if value}
         chosen |= log_format.vector_options()
         chosen |= log_format.share_options()
+    given = {f"{name}_files": len(getattr(settings, name)) for name in _GIVEN}
+    chosen |= {name: files for name, files in given.items() if files}
     if settings.extend is not None:  # its counts decide which values have ids
         chosen["extend"] = base.fingerprint
     return chosen | {
@@ -318,11 +331,10 @@ def _finish(
     write_summary(prepared, counts, staged.data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
-    rows = ingested.rows
+    rows = " + ".join(f"{count:,} {name}" for name, count in ingested.rows.items())
     print(
-        f"{_shown(settings.out)}: {ingested.total:,} rows in = {rows['train']:,} train + "
-        f"{rows['test']:,} test + {ingested.damaged:,} damaged; "
-        f"{sum(prepared.tables.values()):,} ids"
+        f"{_shown(settings.out)}: {ingested.total:,} rows in = {rows} + {ingested.damaged:,} "
+        f"damaged; {sum(prepared.tables.values()):,} ids"
     )
     for name, count in ingested.cut.items():
         most = prepared.log_format.max_values

@@ -42,7 +42,7 @@ def check_target(settings: PrepareSettings) -> None:
             f"{out}: holds {other[0]} in {other[1]}, which `overwrite` would delete; use another "
             "`out`"
         )
-    for file in settings.files:
+    for file in settings.all_files:
         if isinstance(file, Path) and out.resolve() in file.resolve().parents:
             raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
 

@@ -46,6 +46,12 @@ class PrepareSettings(Settings):
         metavar="FILE",
     )
     out: FilePath = option(help="folder to write", metavar="DATA")
+    validation: tuple[FilePath, ...] = option(
+        (), "files of validation rows, which train then holds out", nargs="+", metavar="FILE"
+    )
+    test: tuple[FilePath, ...] = option(
+        (), "files of test rows; all rows of the others train", nargs="+", metavar="FILE"
+    )
     kind: str = option(
         "criteo",
         "format of the log; table: columns that you name",
@@ -238,6 +244,11 @@ class PrepareSettings(Settings):
                 )
 
     @property
+    def all_files(self) -> tuple[FilePath, ...]:
+        """All files, those of training rows first."""
+        return (*self.files, *self.validation, *self.test)
+
+    @property
     def base(self) -> FilePath | None:
         """The folder of `like` or `extend`."""
         return self.like if self.extend is None else self.extend
@@ -277,7 +288,15 @@ class PrepareSettings(Settings):
                 f"`extend` {self.extend}: columns are transformed as there; omit `freq_threshold`, "
                 "`log` and `fit_on`"
             )
+        for name in ("validation", "test"):
+            if self.like is not None and getattr(self, name):
+                raise InputError(f"`like` {self.like}: all rows are test rows; omit `{name}`")
         given = (self.recipe, self.split, self.test_fraction, self.seed)
+        if self.test and given[1:] != ("random", None, None):
+            raise InputError(
+                "`test` gives the test rows, and `split`, `test_fraction` and `seed` would choose "
+                "them among the others; omit these three"
+            )
         if self.like is not None and given != (Recipe(), "random", None, None):
             raise InputError(
                 f"`like` {self.like}: columns are transformed as there and all rows are test rows; "
@@ -355,7 +374,7 @@ class PrepareSettings(Settings):
 
     def make_split(self) -> Split:
         """Return how to split the rows."""
-        usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
+        usual = 0.0 if self.test else TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction
         seed = {} if self.seed is None else {"seed": self.seed}
         return Split(how=self.split, test_fraction=fraction, **seed)

@@ -28,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip evaluate`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
-    split = "rows of DATA to score (default: test)"
-    parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
+    split = "rows of DATA to score; validation: those of prepare --validation (default: test)"
+    splits = ("train", "validation", "test")
+    parser.add_argument("--split", default="test", choices=splits, help=split)
     parser.add_argument(
         "--predictions",
         metavar="FILE",

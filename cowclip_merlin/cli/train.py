@@ -56,11 +56,16 @@ def add_arguments(parser: CommandParser) -> None:
     of_data: dict[str, dict[str, Any]] = {
         "model": {"default": None, "shown": MODEL},
         "batch_size": {"default": None, "shown": by_rows.format(1024)},
+        "validation_fraction": {"default": None, "shown": ""},
         "update": {"default": AUTO, "shown": "auto: exact where it works, else dense"},
         "base_batch_size": {"default": None, "shown": by_rows.format(1024)},
         "preset": {"shown": "that of the data; your own table has values by its rows"},
         "rule": {"default": None, "shown": "cowclip; for your own table sde"},
         "epochs": {"default": None, "shown": by_rows.format(10)},
+        "validation_split": {
+            "default": None,
+            "shown": "given if there are such rows; of a split by time last; else random",
+        },
     }
 
     def group(title: str, *names: str) -> argparse._ArgumentGroup:

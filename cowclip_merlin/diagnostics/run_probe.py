@@ -59,7 +59,7 @@ def probe_run(
 
     prepared = PreparedData.load(data)
     check_sizes(prepared, settings)
-    if settings.validation_fraction:
+    if settings.validation_fraction:  # rows of `prepare --validation` are no train rows
         raise InputError("validation_fraction: a probe trains on all rows; set it to 0")
     if out is not None:
         check_writable(out, overwrite=overwrite)

@@ -43,8 +43,8 @@ def validation_mask(rows: int, fraction: float, how: str = "random") -> npt.NDAr
     Args:
         rows: number of train rows.
         fraction: share of them to hold out.
-        how: one of `choices.VALIDATION_SPLITS`; "last" holds out the last rows of the folder, which
-            are the latest ones if the log is in order of time.
+        how: "random", or "last", which holds out the last rows of the folder: the latest ones if
+            the log is in order of time.
 
     Raises:
         InputError: as `validation_rows`.

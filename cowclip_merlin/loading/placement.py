@@ -94,13 +94,13 @@ def open_train_columns(data: PreparedData, *, memory: int | None = None) -> Colu
     return open_columns(data, "train")
 
 
-def open_train_and_test(
-    data: PreparedData, *, memory: int | None = None
+def open_train_and(
+    data: PreparedData, split: str, *, memory: int | None = None
 ) -> tuple[ColumnArrays, ColumnArrays]:
-    """Read both splits as `open_train_columns` reads one."""
+    """Read the train split and another one as `open_train_columns` reads one."""
     on_gpu = _fits_on_gpu(data, sum(data.rows.values()), memory)
     read = cudf_reader.read_columns_on_gpu if on_gpu else open_columns
-    return read(data, "train"), read(data, "test")
+    return read(data, "train"), read(data, split)
 
 
 def open_train_and_validation(

@@ -17,7 +17,7 @@ from cowclip_merlin.loading import (
     added_log_odds,
     class_weights_of,
     megabytes_to_bytes,
-    open_train_and_test,
+    open_train_and,
     open_train_and_validation,
     steps_per_epoch,
     validation_rows,
@@ -117,7 +117,9 @@ def run_training(
         columns = _open_splits(prepared, settings, memory)
         split = settings.scored_split
         remedy = "prepare with a larger `test_fraction`, or another `split`"
-        if split == "validation":
+        if settings.validation_split == "given":
+            remedy = "prepare with other rows of `validation`"
+        elif split == "validation":
             remedy = "use a larger `validation_fraction`, or another `validation_split`"
         rows = (on_host(columns[split].label), on_host(columns[split].weight))
         check_targets_scored(prepared.path, split, prepared.targets, *rows, remedy=remedy)
@@ -149,11 +151,11 @@ def _open_splits(
     prepared: PreparedData, settings: RunSettings, memory: int | None
 ) -> dict[str, ColumnArrays]:
     """Open the rows to train on and the rows to score, by the name of their split."""
-    if settings.scored_split == "test":
-        train, scored = open_train_and_test(prepared, memory=memory)
-    else:
+    if settings.validation_fraction:
         how = (settings.validation_fraction, settings.validation_split)
         train, scored = open_train_and_validation(prepared, *how, memory=memory)
+    else:
+        train, scored = open_train_and(prepared, settings.scored_split, memory=memory)
     return {"train": train, settings.scored_split: scored}
 
 
@@ -357,6 +359,12 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
     rows = prepared.rows["train"]
     if settings.validation_fraction:
         rows -= validation_rows(rows, settings.validation_fraction)
+    elif settings.validation_split == "given":
+        if settings.scored_split not in prepared.rows:
+            raise InputError(
+                f"{prepared.path}: has no validation rows; prepare it with `validation`, or use "
+                "another `validation_split`"
+            )
     elif prepared.rows["test"] == 0:
         raise InputError(
             f"{prepared.path}: no test rows to score after each epoch; add `validation_fraction` "

@@ -163,7 +163,7 @@ class RunSettings(Settings):
     )
     validation_split: str = option(
         "random",
-        "which rows to hold out: {choices} (of the log)",
+        "which rows to hold out: {choices}; last: of the log; given: those of prepare --validation",
         metavar="HOW",
         choices=choices.VALIDATION_SPLITS,
         added=True,
@@ -287,18 +287,23 @@ class RunSettings(Settings):
             raise InputError(f"`combiner` is {self.combiner!r}; name every column once")
 
     def _check_validation(self) -> None:
-        if self.validation_split != "random" and not self.validation_fraction:
+        if self.validation_split == "given" and self.validation_fraction:
+            raise InputError(
+                f"validation_fraction {self.validation_fraction:g} has no effect with "
+                "validation_split 'given', which scores the rows of prepare --validation; omit one"
+            )
+        if self.validation_split == "last" and not self.validation_fraction:
             raise InputError(
                 f"validation_split {self.validation_split!r} has no effect without a "
                 "validation_fraction; give one, such as 0.1"
             )
-        if self.early_stopping is not None and not self.validation_fraction:
+        if self.early_stopping is not None and self.scored_split == "test":
             raise InputError(
                 f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
                 "rows select no epoch; also set validation_fraction, such as 0.1"
             )
 
-        if self.validation_fraction:
+        if self.scored_split == "validation":
             return
         for name in ("evaluate_every", "monitor"):
             if (value := getattr(self, name)) not in (None, "auc"):
@@ -308,7 +313,7 @@ class RunSettings(Settings):
                 )
 
     def _check_schedule(self) -> None:
-        if self.lr_schedule == "plateau" and not self.validation_fraction:
+        if self.lr_schedule == "plateau" and self.scored_split == "test":
             raise InputError(
                 "lr_schedule is 'plateau', but validation_fraction is 0 and test rows choose no "
                 "rates; also set validation_fraction, such as 0.1"
@@ -438,7 +443,8 @@ class RunSettings(Settings):
     @property
     def scored_split(self) -> str:
         """The split that the run scores: "test" or "validation"."""
-        return "validation" if self.validation_fraction else "test"
+        held_out = self.validation_fraction or self.validation_split == "given"
+        return "validation" if held_out else "test"
 
     @property
     def effective_clip(self) -> str:

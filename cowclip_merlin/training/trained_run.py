@@ -55,7 +55,7 @@ def evaluate_run(
     Args:
         run: the run folder.
         data: the folder that the run was trained on, or one prepared with its vocabulary.
-        split: "train" or "test".
+        split: "train", "test", or "validation" if `prepare` got such rows.
         predictions: parquet, .csv or .csv.gz file to write: row, label, probability; of several
             targets the last two for each, with its name, such as label_click and
             probability_click. The value of a number is its prediction, not a probability.

@@ -42,6 +42,7 @@ from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
+from cowclip_merlin.training.evaluation import check_targets_scored
 from cowclip_merlin.training.run import check_sizes
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows import PreparedData
@@ -99,7 +100,7 @@ def tune(
 
     Args:
         data: folder that `prepare` wrote. If it was split by time, the last train rows are held
-            out; else random ones.
+            out; else random ones; with `validation_split` "given" those of `prepare --validation`.
         settings: what all trials share. `epochs` is the most that a trial trains. A `clip` that
             is not None and the rates in `overrides` are kept and not searched.
             `validation_fraction` is the share of the train rows to hold out, and `seed` that of
@@ -148,7 +149,8 @@ def _tune_in(
     check_sizes(prepared, space.shared)
     optuna()
     rows = prepared.rows["train"]
-    rows -= validation_rows(rows, settings.validation_fraction)
+    if settings.validation_fraction:
+        rows -= validation_rows(rows, settings.validation_fraction)
     starts = first_settings(space, prepared, rows=rows, preset=settings.preset)
     new = NewFiles.since_now(out)
     with lock_folder(out, "another process searches there; use another `out`"):
@@ -183,7 +185,7 @@ def _check_budget(trials: int | None, minutes: float | None) -> None:
 
 def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
     """Return the settings of all trials, with the data's preset and way to hold out rows."""
-    if not settings.validation_fraction:
+    if settings.scored_split == "test":
         raise InputError(
             "`validation_fraction` is 0; give the share of the train rows to score, such as 0.1"
         )
@@ -200,10 +202,9 @@ def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
                 f"{name} is {value!r}, but a search compares the AUC after whole epochs; omit it"
             )
     replace(settings, early_stopping=PATIENCE)  # as a trial ends; refuses plateaus without effect
-    split = data.description.get("settings", {}).get("split") or {}
     preset = settings.preset or (data.kind if data.kind in PRESETS else "criteo")
-    last = {"validation_split": "last"} if split.get("how") == "time" else {}
-    return replace(settings, preset=preset, **last)
+    last = settings.validation_fraction and data.by_time
+    return replace(settings, preset=preset, **({"validation_split": "last"} if last else {}))
 
 
 def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None:
@@ -213,8 +214,14 @@ def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None
     for clip in space.clips:
         run = replace(shared, clip=clip)
         build_optimizer(run, run.hyperparameters(data.kind), data, steps=1)
-    how = shared.validation_fraction, shared.validation_split
-    train_validation_split(open_columns(data, "train"), *how)
+    if shared.validation_fraction:
+        how = shared.validation_fraction, shared.validation_split
+        train_validation_split(open_columns(data, "train"), *how)
+        return
+    rows, remedy = open_columns(data, "validation"), "prepare with other rows of `validation`"
+    check_targets_scored(
+        data.path, "validation", data.targets, rows.label, rows.weight, remedy=remedy
+    )
 
 
 def _search(study: Study, space: SearchSpace, context: TrialContext, most: int | None) -> None:

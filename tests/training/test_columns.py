@@ -307,7 +307,7 @@ def test_cudf_reads_what_fits(waits, folder, monkeypatch):
     rows, row = folder.rows, 168
     for most, read, more in (
         (2 * rows["train"], placement.open_train_and_validation, (0.2,)),
-        (rows["train"] + rows["test"], placement.open_train_and_test, ()),
+        (rows["train"] + rows["test"], placement.open_train_and, ("test",)),
     ):
         for memory in (row * most - 1, row * most):
             waits.clear()

@@ -50,7 +50,7 @@ def test_criteo_against_pandas(log, tmp_path, settings):
             x = {n: f[column].fillna(0).to_numpy(float) for n, f in raw.items()}
             if recipe.log:
                 x = {n: np.log1p(np.maximum(v, 0)) for n, v in x.items()}
-            learned = np.concatenate([x[n] for n in recipe.fitted_splits])
+            learned = np.concatenate([v for n, v in x.items() if n in recipe.fitted_splits])
             low, high = learned.min(), learned.max()
             expected = (x[name] - low) / (high - low)
             np.testing.assert_allclose(got[column], expected, rtol=1e-6, atol=1e-7)

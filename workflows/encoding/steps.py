@@ -120,7 +120,8 @@ class GpuSteps:
         from cowclip_merlin.workflows.nvtabular_graph import read_statistics
 
         rows, recipe = self.rows, replace(self.rows.recipe, freq_threshold=threshold)
-        files = [file for split in recipe.fitted_splits for file in rows.ingested.files[split]]
+        staged = rows.ingested.files
+        files = [file for split in recipe.fitted_splits for file in staged.get(split, ())]
         workflow = gpu_graph.fit(files, rows.log_format, recipe, rows.data)
         return read_statistics(workflow, rows.log_format)
 

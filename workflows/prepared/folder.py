@@ -34,6 +34,8 @@ FORMAT_VERSION = 1
 DATASET = "dataset.json"
 """File that a prepared folder has when it is whole."""
 SPLITS = ("train", "test")
+"""Splits of every folder; one may also have a split "validation"."""
+VALIDATION = "validation"
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
 _IF_USED = ("weight", "more_labels", "regression", "text")  # written only if they say something
@@ -51,7 +53,7 @@ class PreparedData:
         recipe: how they were transformed.
         statistics: cardinalities and ranges that fitting learned.
         rows: split -> number of rows.
-        clicks: rows with label 1 in both splits, the first one of several; 0 if it is a number.
+        clicks: rows with label 1 in all splits, the first one of several; 0 if it is a number.
         fingerprint: hash of the input files and all settings.
         vocabulary: hash of the meaning of ids and scaled numbers. A folder prepared with `like`
             has the hash of that folder. None in folders of earlier versions.
@@ -101,8 +103,14 @@ class PreparedData:
     @property
     def fitted_rows(self) -> int:
         """Number of rows that ids were counted in; with `like`, those of the other folder."""
-        here = sum(self.rows[split] for split in self.recipe.fitted_splits)
+        here = sum(self.rows.get(split, 0) for split in self.recipe.fitted_splits)
         return self.description.get("fitted_rows", here)
+
+    @property
+    def by_time(self) -> bool:
+        """Whether the test rows are the last rows of the log."""
+        split = self.description.get("settings", {}).get("split") or {}
+        return split.get("how") == "time"
 
     @property
     def kind(self) -> str:
@@ -214,7 +222,8 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
     log_format = dataclass_from_json(LogFormat, value["layout"], added=_ADDED_COLUMNS)
     statistics = dataclass_from_json(Statistics, value["statistics"], added=("mean", "spread"))
-    columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
+    splits = (*SPLITS, *({VALIDATION} & set(totals.rows)))
+    columns = {"rows": splits, "cardinalities": log_format.categorical}
     columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)
     columns |= dict.fromkeys(("mean", "spread"), log_format.regression)
     for name, known in ({"rows": totals.rows} | asdict(statistics)).items():
@@ -304,7 +313,7 @@ def checksums(folder: Path) -> dict[str, str]:
     """Return file -> checksum for all parquet files of a prepared folder except the cache."""
     return {
         file.relative_to(folder).as_posix(): checksum(file)
-        for kind in (*SPLITS, "counts", "categories")
+        for kind in (*SPLITS, VALIDATION, "counts", "categories")
         for file in sorted((folder / kind).glob("*.parquet"))
     }
 
@@ -375,5 +384,5 @@ def write_description(
             "checksums": checksums(folder),
         },
     )
-    for split in SPLITS:
+    for split in rows:
         write_schema(folder / split, log_format, statistics)

@@ -99,13 +99,13 @@ def summary(
 ) -> str:
     """Return the summary as one page of Markdown."""
     fitted, total = data.fitted_rows, sum(data.rows.values())
-    where = "in train" if data.recipe.fit_on == "train" else "in train and test"
+    where = "in train" if data.recipe.fit_on == "train" else "in " + " and ".join(data.rows)
     ids = sum(map(len, counts.values()))
     once = sum(int((count == 1).sum()) for count in counts.values())
     lines = [
         f"# {name}: a {data.kind} log",
         "",
-        f"- rows: {total:,} ({data.rows['train']:,} train, {data.rows['test']:,} test)",
+        f"- rows: {total:,} ({', '.join(f'{n:,} {split}' for split, n in data.rows.items())})",
         f"- damaged rows: {data.description['damaged']:,}",
         *_label_lines(data, total),
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",

@@ -57,8 +57,8 @@ class IngestResult:
         whole_floats: number of a block -> `whole_floats` of `staged_columns`.
     """
 
-    files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
-    rows: dict[str, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+    files: dict[str, list[Path]]
+    rows: dict[str, int]
     weights: Counter[str] = field(default_factory=Counter)
     clicks: int = 0
     targets: dict[str, LabelCounts] = field(default_factory=dict)
@@ -120,10 +120,20 @@ class Ingest:
         self._blocks = 0
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
         counted = log_format.labels if log_format.float_labels else ()
-        self.result = IngestResult(targets={name: LabelCounts() for name in counted})
+        self.result = IngestResult(
+            files={split: [] for split in values},
+            rows=dict.fromkeys(values, 0),
+            targets={name: LabelCounts() for name in counted},
+        )
 
-    def run(self, files: Sequence[FilePath]) -> IngestResult:
+    def run(
+        self, files: Sequence[FilePath], given: Mapping[str, Sequence[FilePath]]
+    ) -> IngestResult:
         """Read all files.
+
+        Args:
+            files: those to split.
+            given: split -> files whose rows are all of this split.
 
         Raises:
             InputError: if a file is missing, empty or damaged, has other columns or too many
@@ -132,22 +142,25 @@ class Ingest:
         from tqdm import tqdm
 
         total = sum(map(self._count, files)) if self._splits_by_time else None
-        for name in ("train", "test"):
+        for name in self.values:
             (self.stage / name).mkdir(parents=True)
         with (
             Threads(cpu_threads()) as threads,
             Threads(1) as other,
             tqdm(desc="read", unit="row", disable=None, leave=False) as bar,
         ):
-            for file in files:
+            for split, file in [
+                *((None, file) for file in files),
+                *((split, file) for split, own in given.items() for file in own),
+            ]:
                 for parsed in self._read_rows(file, threads):
                     if self.result.total == 0:
                         other.start(self.meanwhile)
-                    self._stage_rows(parsed, file, total, threads)
+                    self._stage_rows(parsed, file, self._masks(parsed, split, total), threads)
                     bar.update(parsed.lines)
             threads.finish()
             other.finish()
-        self._check_end(files)
+        self._check_end(files, given)
         return self.result
 
     @property
@@ -172,18 +185,27 @@ class Ingest:
         log_format = self.log_format.of_file(file)
         return read_text_rows(file, log_format, self.block_bytes, threads, coded=coded)
 
+    def _masks(
+        self, parsed: ParsedRows, split: str | None, total: int | None
+    ) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return split -> its rows of a block, bool [n]; `split` has all, unless it is None."""
+        position = parsed.positions + np.uint64(self.result.total)
+        if split is not None:
+            return {split: np.ones(len(position), bool)}
+        if self.split is None:
+            return {"test": np.ones(len(position), bool)}
+        test = is_test(position, self.split, total=total)
+        return {"train": ~test, "test": test}
+
     def _stage_rows(
-        self, parsed: ParsedRows, file: FilePath, total: int | None, threads: Threads
+        self,
+        parsed: ParsedRows,
+        file: FilePath,
+        masks: Mapping[str, npt.NDArray[np.bool_]],
+        threads: Threads,
     ) -> None:
-        """Split and count the rows of one block; stage them on a thread."""
+        """Count the rows of one block; stage them on a thread."""
         result = self.result
-        position = parsed.positions + np.uint64(result.total)
-        test = (
-            np.ones(len(position), bool)
-            if self.split is None
-            else is_test(position, self.split, total=total)
-        )
-        masks = {"train": ~test, "test": test}
         files = {name: self._next_file(name) for name, mask in masks.items() if mask.any()}
         if files:
             table, block = parsed.table, self._blocks
@@ -217,7 +239,9 @@ class Ingest:
         files.append(self.stage / split / f"part-{len(files):05d}.{suffix}")
         return files[-1]
 
-    def _check_end(self, files: Sequence[FilePath]) -> None:
+    def _check_end(
+        self, files: Sequence[FilePath], given: Mapping[str, Sequence[FilePath]]
+    ) -> None:
         result = self.result
         self.quarantine.check(files[-1], result.total, at_end=True)
         kept = sum(result.rows.values())
@@ -227,10 +251,13 @@ class Ingest:
             )
         if kept == 0:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+        for name, own in given.items():
+            if not result.rows[name]:
+                raise InputError(f"{own[0]}: no {name} rows; give a log with at least one row")
         for name, count in result.rows.items():
             if self.log_format.weight and count and not result.weights[name]:
                 raise InputError(
-                    f"{files[0]}: all weights of the {name} rows are 0, in column "
+                    f"{given.get(name, files)[0]}: all weights of the {name} rows are 0, in column "
                     f"{self.log_format.weight!r}; give rows with weights above 0"
                 )
         if self.split is None:
