@@ -34,6 +34,8 @@ FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
 BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
 FEW_ROWS = 150_000
 FEW_IDS_PER_ROW = 0.1
+FEWEST_ROWS_TO_VALIDATE = 10_000
+VALIDATION_FRACTION = 0.1
 SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon")
 """Values of the recipe that a run takes over."""
 
@@ -119,20 +121,24 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
-def held_out(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
+def held_out(data: PreparedData, given: Mapping[str, Any], *, share: float) -> dict[str, Any]:
     """Return the arguments of `RunSettings` that hold out rows, unless others say which ones.
 
-    The rows are those of `prepare --validation`, if there are any. A share of the train rows of
-    one's own table are the last ones if `prepare` split it by time.
+    The rows are those of `prepare --validation`, if there are any. Else it is a share of the train
+    rows, of one's own table the last ones if `prepare` split it by time. Of few rows, none.
 
     Args:
         data: the prepared folder.
         given: the arguments that are given.
+        share: of the train rows; 0: hold out none of them.
     """
     names = ("validation_fraction", "validation_split")
     found = {name: given[name] for name in names if name in given}
     if "validation" in data.rows and not found:
         return {"validation_split": "given"}
+    enough = data.rows["train"] >= FEWEST_ROWS_TO_VALIDATE
+    if share and enough and found.get("validation_split") != "given":
+        found.setdefault("validation_fraction", share)
     if found.get("validation_fraction") and data.by_time and data.kind not in PRESETS:
         found.setdefault("validation_split", "last")
     return found
@@ -177,7 +183,7 @@ def choose(
     from cowclip_merlin.training.run_settings import RunSettings
 
     by_rows = own_table_defaults(data, given) if data and not go_on else {}
-    held = held_out(data, given) if data and not go_on else {}
+    held = held_out(data, given, share=0) if data and not go_on else {}
     found = {"model": MODEL, "batch_size": 1, **given, **by_rows, **held}
     auto = found.setdefault("update", AUTO) == AUTO
     settings = RunSettings(**found | ({"update": "dense"} if auto else {}))
@@ -201,6 +207,35 @@ def choose(
         return settings, ""
     log = f"{data.kind} log" if data and data.kind in PRESETS else "your own table"
     return settings, f"{log} of {rows:,} training rows: {', '.join(words)}"
+
+
+def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSettings, str]:
+    """Return what the trials of a search share where it is not given, and say what was chosen.
+
+    Model, batch and held-out rows are those of `choose`; a search always holds out rows.
+
+    Args:
+        data: the prepared folder.
+        given: arguments of `RunSettings`.
+
+    Raises:
+        InputError: if a value is wrong.
+    """
+    from cowclip_merlin.training.run_settings import RunSettings
+
+    own = own_table_defaults(data, {"preset": given.get("preset")})
+    held = held_out(data, given, share=VALIDATION_FRACTION)
+    if held.get("validation_split") != "given":
+        held.setdefault("validation_fraction", VALIDATION_FRACTION)
+    trained = int(data.rows["train"] * (1 - held.get("validation_fraction", 0.0)))
+    usual = {
+        "model": MODEL,
+        "batch_size": usual_batch(trained, by_rows=bool(own)),
+        "base_batch_size": own.get("base_batch_size", RunSettings.base_batch_size),
+    }
+    settings = RunSettings(**{**usual, **given, **held})
+    said = {"model": f"model {settings.model}", "batch_size": f"batch {settings.batch_size:,}"}
+    return settings, ", ".join(text for name, text in said.items() if name not in given)
 
 
 def settings_for(

@@ -17,6 +17,7 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
+from cowclip_merlin.recipe import MODEL, choose_search
 from cowclip_merlin.settings import add_options
 from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
 from cowclip_merlin.training.several_targets.names import metric_words
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 HELP = "search rates, L2, the clip and the number of epochs on validation rows, with Optuna"
 EXAMPLES = """examples:
-  cowclip tune DATA --out TUNED --model deepfm --batch-size 8192 --minutes 30
-  cowclip tune DATA --out TUNED --model deepfm --batch-size 8192 --minutes 30 --resume
+  cowclip tune DATA --out TUNED
+  cowclip tune DATA --out TUNED --resume
   cowclip tune DATA --out TUNED2 --model dcnv2 --batch-size 65536 --clip cowclip --trials 40
   cowclip train DATA --settings TUNED/settings.yaml --out RUN
 
-Trials run at the batch size that you give. The searched rates hold at the base batch size, and the
+All trials have one batch size. The searched rates hold at the base batch size, and the
 rule scales them. A rate or clip that you give is kept and not searched. No test row is read. Of
 several labels, the first one decides.
 Needs Optuna: pip install "cowclip-merlin[tune]"."""
@@ -66,9 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _differences() -> dict[str, dict[str, Any]]:
     """Return how the options differ from those of `cowclip train`."""
     updates = "rows that a step updates: dense, exact or lazy; see cowclip train"
-    held_out = "fraction of the train rows to hold out and score; the last rows of a split by time"
+    held_out = "fraction of the train rows to hold out and score, the last ones of a split by time"
+    by_rows = "1024; for your own table by its rows"
     return {
-        "base_batch_size": {"default": None, "shown": "1024; for your own table by its rows"},
+        "model": {"default": None, "shown": MODEL},
+        "batch_size": {"default": None, "shown": by_rows},
+        "base_batch_size": {"default": None, "shown": by_rows},
         "preset": {"shown": "that of the data; criteo for your own table"},
         "rule": {"default": "sde"},
         "clip": {"choices": ("none", "cowclip"), "shown": "both are tried"},
@@ -76,19 +80,21 @@ def _differences() -> dict[str, dict[str, Any]]:
         "epochs": {"help": "most passes over the training rows in a trial"},
         "seed": {"help": "seed of the search, the initial weights, the row order"},
         "lr_schedule": {"help": "how both learning rates fall: constant, step or plateau"},
-        "validation_fraction": {"default": 0.1, "shown": None, "help": held_out},
+        "validation_fraction": {
+            "default": None,
+            "shown": "0.1, or the rows of prepare --validation",
+            "help": held_out,
+        },
     }
 
 
 def run(args: argparse.Namespace) -> int:
     """Search; return 128 + the signal's number after a signal."""
-    from cowclip_merlin.recipe import own_table_defaults
     from cowclip_merlin.workflows import PreparedData
 
-    if args.base_batch_size is None:
-        usual = own_table_defaults(PreparedData.load(args.data), {"preset": args.preset})
-        args.base_batch_size = usual.get("base_batch_size", RunSettings.base_batch_size)
-    settings = RunSettings(**model_settings(args))
+    settings, words = choose_search(PreparedData.load(args.data), model_settings(args))
+    if words and not args.resume:
+        print(words)
     if args.clip is not None:  # else some trials have the clip that uses them
         check_overrides_used(settings, ("none", "cowclip"))
     from cowclip_merlin.experiments.tuning import tune

@@ -35,8 +35,8 @@ def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
     import yaml
 
     values = {name: value for name, value in settings.as_dict().items() if name in _SETTINGS}
-    if not settings.validation_fraction:
-        del values["validation_fraction"], values["validation_split"]
+    if settings.scored_split == "test":
+        del values["validation_split"]  # the fraction 0 stays: `train` holds out rows by default
     given = {k: v for k, v in (values | settings.overrides).items() if v is not None}
     text = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None)
     with atomic_write(path) as temporary:
@@ -86,7 +86,8 @@ def _placeholders(given: Mapping[str, Json]) -> JsonObject:
     """Return values for what options may add: what must be given, and what others depend on."""
     optimizer = "adagrad" if "initial_accumulator" in given else "adam"
     usual = {"model": choices.MODELS[0], "batch_size": 1}
-    return usual | {"validation_fraction": 0.5, "optimizer": optimizer}
+    given_rows = given.get("validation_split") == "given"
+    return usual | {"validation_fraction": 0 if given_rows else 0.5, "optimizer": optimizer}
 
 
 def _value(path: FilePath, name: Json, value: Json) -> Json:

@@ -22,7 +22,7 @@ from cowclip_merlin.experiments.tuning.settings_file import read_settings
 from cowclip_merlin.experiments.tuning.space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.recipe import own_table_defaults
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings
+from cowclip_merlin.training import RunSettings, settings_for
 from cowclip_merlin.training.run_logs import read_metrics
 
 pytest.importorskip("optuna")
@@ -358,3 +358,37 @@ def test_given_rates_and_clips_are_kept():
     assert space.rates == ("embedding_lr", "dense_lr", "r")
     assert first(space, data_of("table"))["formula"].overrides["l2"] == 1e-4
     assert "l2" not in space.nearest(given) and "clip" not in space.nearest(given)
+
+
+def test_model_batch_and_rows_are_those_of_train(folder, trained, tmp_path, capsys):
+    words = ["tune", str(folder), "--mlp", "8", "--trials", "1", "--epochs", "3"]
+    assert main([*words, "--out", str(tmp_path / "bare")]) == 0
+    assert "model deepfm, batch 4\n" in capsys.readouterr().out
+    (settings,) = trained
+    usual = settings_for(folder, validation_fraction=0.1)
+    for name in ("model", "batch_size", "base_batch_size", "validation_fraction", "update"):
+        assert getattr(settings, name) == getattr(usual, name), name
+    assert settings.validation_split == "last"
+    found = read_settings(tmp_path / "bare/settings.yaml")  # trains on all rows, whatever defaults
+    assert found["validation_fraction"] == 0 and "validation_split" not in found
+
+
+def test_validation_rows_of_prepare_are_scored(folder, trained, tmp_path, capsys):
+    log, words = folder.parent / "log.csv", ["--label", "y", "--categorical", "user,item"]
+    rows = log.read_text().splitlines()
+    (tmp_path / "valid.csv").write_text("\n".join([*rows[:200], ""]))
+    (tmp_path / "train.csv").write_text("\n".join([rows[0], *rows[200:], ""]))
+    given = ["--validation", str(tmp_path / "valid.csv"), "--out", str(tmp_path / "DATA")]
+    assert main(["prepare", "table", str(tmp_path / "train.csv"), *given, *words]) == 0
+    search = ["tune", str(tmp_path / "DATA"), *MODEL, "--trials", "1", "--epochs", "2"]
+    assert main([*search, "--out", str(tmp_path / "tuned")]) == 0
+    assert (trained[0].validation_split, trained[0].validation_fraction) == ("given", 0)
+    assert main([*search, "--out", str(tmp_path / "share"), "--validation-fraction", "0.2"]) == 0
+    assert (trained[1].validation_split, trained[1].validation_fraction) == ("random", 0.2)
+    ones = [rows[0], *(row for row in rows[1:] if row[0] == "1"), ""]
+    (tmp_path / "valid.csv").write_text("\n".join(ones))
+    again = ["prepare", "table", str(tmp_path / "train.csv"), *given, *words, "--overwrite"]
+    assert main(again) == 0
+    capsys.readouterr()
+    code = main([*search, "--out", str(tmp_path / "bad")])
+    assert "validation rows have the label 1" in refused(capsys, code)
