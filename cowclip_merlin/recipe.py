@@ -34,8 +34,9 @@ FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
 BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
 FEW_ROWS = 150_000
 FEW_IDS_PER_ROW = 0.1
-FEWEST_ROWS_TO_VALIDATE = 10_000
 VALIDATION_FRACTION = 0.1
+MOST_EPOCHS, PATIENCE = 10, 2
+"""How a run on a table of one's own ends that scores the rows of `prepare --validation`."""
 SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon")
 """Values of the recipe that a run takes over."""
 
@@ -121,24 +122,20 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
-def held_out(data: PreparedData, given: Mapping[str, Any], *, share: float) -> dict[str, Any]:
+def held_out(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `RunSettings` that hold out rows, unless others say which ones.
 
-    The rows are those of `prepare --validation`, if there are any. Else it is a share of the train
-    rows, of one's own table the last ones if `prepare` split it by time. Of few rows, none.
+    The rows are those of `prepare --validation`, if there are any. A share of the train rows of
+    one's own table are the last ones if `prepare` split it by time.
 
     Args:
         data: the prepared folder.
         given: the arguments that are given.
-        share: of the train rows; 0: hold out none of them.
     """
     names = ("validation_fraction", "validation_split")
     found = {name: given[name] for name in names if name in given}
     if "validation" in data.rows and not found:
         return {"validation_split": "given"}
-    enough = data.rows["train"] >= FEWEST_ROWS_TO_VALIDATE
-    if share and enough and found.get("validation_split") != "given":
-        found.setdefault("validation_fraction", share)
     if found.get("validation_fraction") and data.by_time and data.kind not in PRESETS:
         found.setdefault("validation_split", "last")
     return found
@@ -183,8 +180,12 @@ def choose(
     from cowclip_merlin.training.run_settings import RunSettings
 
     by_rows = own_table_defaults(data, given) if data and not go_on else {}
-    held = held_out(data, given, share=0) if data and not go_on else {}
+    held = held_out(data, given) if data and not go_on else {}
     found = {"model": MODEL, "batch_size": 1, **given, **by_rows, **held}
+    stops = given.get("early_stopping", PATIENCE)  # 0 and None: never
+    if by_rows and held.get("validation_split") == "given" and stops:
+        usual = {"epochs": MOST_EPOCHS, "early_stopping": PATIENCE}
+        found |= usual | {name: given[name] for name in usual if name in given}
     auto = found.setdefault("update", AUTO) == AUTO
     settings = RunSettings(**found | ({"update": "dense"} if auto else {}))
     rows = 0 if data is None else data.rows["train"]  # none in a folder of `--like`, either
@@ -200,13 +201,20 @@ def choose(
     if by_rows:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in settings.overrides.items())
         words.append(
-            f"{settings.epochs} epochs, rule {settings.rule}, at base batch "
+            f"{_epochs_words(settings)}, rule {settings.rule}, at base batch "
             f"{settings.base_batch_size} {rates}"
         )
     if not words or not rows:
         return settings, ""
     log = f"{data.kind} log" if data and data.kind in PRESETS else "your own table"
     return settings, f"{log} of {rows:,} training rows: {', '.join(words)}"
+
+
+def _epochs_words(settings: RunSettings) -> str:
+    """Say how many epochs a run trains, and which one it keeps."""
+    if settings.early_stopping is None:
+        return f"{settings.epochs} epochs"
+    return f"at most {settings.epochs} epochs, of which it keeps the best on the validation rows"
 
 
 def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSettings, str]:
@@ -224,7 +232,7 @@ def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSett
     from cowclip_merlin.training.run_settings import RunSettings
 
     own = own_table_defaults(data, {"preset": given.get("preset")})
-    held = held_out(data, given, share=VALIDATION_FRACTION)
+    held = held_out(data, given)
     if held.get("validation_split") != "given":
         held.setdefault("validation_fraction", VALIDATION_FRACTION)
     trained = int(data.rows["train"] * (1 - held.get("validation_fraction", 0.0)))

@@ -218,3 +218,55 @@ def test_the_command_of_a_sweep_trains_with_its_settings(table):
     swept = RunSettings(**GIVEN, preset="criteo", overrides={"r": 0.5})
     args = build_parser().parse_args(shlex.split(train_command(swept))[1:])
     assert settings_from_args(args, PreparedData.load(table)) == swept
+
+
+STOPPED = {"validation_split": "given", "early_stopping": 2, "epochs": 10}
+STOPS = [
+    ({}, {}, STOPPED),
+    ({}, {"early_stopping": 1, "epochs": 3}, STOPPED | {"early_stopping": 1, "epochs": 3}),
+    ({}, {"early_stopping": 0}, STOPPED | {"early_stopping": None, "epochs": 5}),
+    ({}, {"validation_fraction": 0.0}, {"scored_split": "test", "epochs": 5}),
+    ({}, {"validation_fraction": 0.2}, {"early_stopping": None, "validation_split": "random"}),
+    ({}, {"preset": "criteo"}, STOPPED | {"early_stopping": None}),
+    ({"validation": 0}, {}, {"scored_split": "test", "early_stopping": None, "epochs": 5}),
+    (
+        {"validation": 0, "how": "time"},
+        {"validation_fraction": 0.1},
+        {"validation_split": "last"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "given", "expected"), STOPS, ids=map(str, range(len(STOPS))))
+def test_the_best_epoch_on_validation_rows_of_ones_own_is_kept(table, data, given, expected):
+    rows = {"train": 360, "test": 40, "validation": data.get("validation", 60)}
+    described = {"settings": {"split": {"how": data.get("how", "random")}}}
+    folder = replace(
+        PreparedData.load(table),
+        rows={split: n for split, n in rows.items() if n},
+        description=described,
+    )
+    found = settings_for(folder, **GIVEN, **given)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.runs
+def test_a_run_with_validation_rows_leaves_the_test_rows(table, tmp_path, capsys):
+    log, words = str(table.parent / "log.csv"), ["--label", "y", "--categorical", "a"]
+    (tmp_path / "valid.csv").write_text((table.parent / "log.csv").read_text())
+    data, run = str(tmp_path / "DATA"), tmp_path / "run"
+    given = ["--validation", str(tmp_path / "valid.csv"), "--continuous", "x"]
+    assert main(["prepare", "table", log, *given, "--out", data, *words]) == 0
+    capsys.readouterr()
+    assert main(["train", data, "--out", str(run), *WORDS]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "at most 10 epochs, of which it keeps the best on the validation rows" in said[0]
+    assert said[-1].endswith(f"cowclip evaluate {run} {data}")
+    rows = read_metrics(run / "metrics.csv", epochs=10)
+    assert all("validation_auc" in row and not row.get("test_auc") for row in rows)
+    settings = RunConfig.load(run).settings
+    assert settings == settings_for(data, **GIVEN, mlp=(4,), update="exact")
+    assert (settings.early_stopping, settings.validation_split) == (2, "given")
+    # Going on trains one epoch, and scores the test rows, as before.
+    on = settings_for(data, warm_start=run)
+    assert (on.epochs, on.scored_split, on.early_stopping) == (1, "test", None)

@@ -57,6 +57,7 @@ def add_arguments(parser: CommandParser) -> None:
         "model": {"default": None, "shown": MODEL},
         "batch_size": {"default": None, "shown": by_rows.format(1024)},
         "validation_fraction": {"default": None, "shown": ""},
+        "early_stopping": {"shown": "0; for your own table with prepare --validation 2"},
         "update": {"default": AUTO, "shown": "auto: exact where it works, else dense"},
         "base_batch_size": {"default": None, "shown": by_rows.format(1024)},
         "preset": {"shown": "that of the data; your own table has values by its rows"},
@@ -157,7 +158,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.must_improve and _start(args) is None:
         raise InputError("--must-improve compares with the run of --from; give that, too")
-    settings = settings_from_args(args, _readable(args.data))
+    data = _readable(args.data)
+    settings = settings_from_args(args, data)
     from cowclip_merlin.training import Stopped, train
 
     try:
@@ -175,6 +177,9 @@ def run(args: argparse.Namespace) -> int:
         )
         return 128 + stop.signal_number
     print(f"{_result(rows, settings)}; run folder {args.out}{(worse := _worse(args, rows))}")
+    if data is not None and settings.scored_split == "validation" and data.rows["test"]:
+        words = shlex.join(["cowclip", "evaluate", args.out, args.data])
+        print(f"to score the {data.rows['test']:,} test rows: {words}")
     return 3 if worse and args.must_improve else 0
 
 

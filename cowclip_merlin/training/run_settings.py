@@ -200,9 +200,9 @@ class RunSettings(Settings):
     early_stopping: int | None = option(
         None,
         "stop after N scorings (epochs, without --evaluate-every) without a better one, and keep "
-        "the weights of the best; a fall of a plateau starts the count again",
-        shown="train all epochs",
-        at_least=1,
+        "the weights of the best; a fall of a plateau starts the count again; 0: never",
+        shown="never",
+        at_least=0,
         added=True,
     )
     lr_schedule: str = option(
@@ -250,6 +250,8 @@ class RunSettings(Settings):
 
     def __post_init__(self) -> None:
         """Check the values."""
+        if self.early_stopping == 0:
+            object.__setattr__(self, "early_stopping", None)
         if self.tables == "growing":
             raise InputError(
                 "tables 'growing' is for online training, and a run on a prepared folder has fixed "

@@ -211,7 +211,7 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
         ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
-        ({"validation_fraction": 0.1, "early_stopping": 0}, "early_stopping is 0;"),
+        ({"validation_fraction": 0.1, "early_stopping": -1}, "early_stopping is -1;"),
         ({"early_stopping": 1}, "early_stopping is 1,.* validation_fraction is 0"),
         ({"mlp": ()}, "`mlp` is empty; give the width of one hidden layer"),
         ({"combiner": "tags=sum,tags=mean"}, "`combiner` is 'tags=sum,tags=mean'; name every"),
