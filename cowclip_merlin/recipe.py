@@ -29,6 +29,9 @@ AUTO = "auto"
 """The update that a run does not have: it stands for "exact" or "dense"."""
 
 RATE = 1e-3
+ADAGRAD_RATE = 0.05
+ADAGRAD_SUM = 0.1
+"""The initial accumulator for sums of gradients; those of means take it over base batch squared."""
 STEPS = 1600
 FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
 BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
@@ -37,7 +40,7 @@ FEW_IDS_PER_ROW = 0.1
 VALIDATION_FRACTION = 0.1
 MOST_EPOCHS, PATIENCE = 10, 2
 """How a run on a table of one's own ends that scores the rows of `prepare --validation`."""
-SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon")
+SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon", "initial_accumulator")
 """Values of the recipe that a run takes over."""
 
 
@@ -56,25 +59,28 @@ class Recipe:
     epochs: int
 
 
-def recipe_for(*, rows: int, ids: int) -> Recipe:
+def recipe_for(*, rows: int, ids: int, optimizer: str = "adam") -> Recipe:
     """Return the recipe for a number of training rows and of distinct ids.
 
     - The base batch is the largest power of two with `STEPS` steps per epoch, from
       `FEWEST_ROWS_PER_STEP` to `MOST_ROWS_PER_STEP`.
     - Below `FEW_ROWS`, or with fewer than `FEW_IDS_PER_ROW`, five epochs with an L2 that keeps
       rare ids from overfitting. Else one epoch, which needs little L2.
+    - Adagrad has other rates, and no L2.
 
     Args:
         rows: training rows, at least 1.
         ids: distinct ids of all columns together.
+        optimizer: one of `choices.OPTIMIZERS`.
     """
     few = rows < FEW_ROWS or ids < FEW_IDS_PER_ROW * rows
-    base = Hyperparameters(
-        batch_size=max(FEWEST_ROWS_PER_STEP, _batch_with_steps(rows, STEPS)),
-        embedding_lr=RATE,
-        dense_lr=RATE,
-        l2=float(f"{(60 if few else 2) / rows:.2g}"),
-    )
+    size = max(FEWEST_ROWS_PER_STEP, _batch_with_steps(rows, STEPS))
+    rate = RATE if optimizer == "adam" else ADAGRAD_RATE
+    base = Hyperparameters(batch_size=size, embedding_lr=rate, dense_lr=rate, optimizer=optimizer)
+    if optimizer == "adam":
+        base = replace(base, l2=float(f"{(60 if few else 2) / rows:.2g}"))
+    else:
+        base = replace(base, l2=0.0, initial_accumulator=float(f"{ADAGRAD_SUM / size**2:.2g}"))
     return Recipe(base=base, rule="sde", epochs=5 if few else 1)
 
 
@@ -101,18 +107,18 @@ def _batch_with_steps(rows: int, steps: int) -> int:
 def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `RunSettings` that follow from a table of one's own.
 
-    For Criteo and Avazu, with a preset and with another optimizer than Adam there are none: the
-    defaults of `RunSettings` hold, which are the paper's.
+    For Criteo and Avazu, and with a preset, there are none: the defaults of `RunSettings` hold,
+    which are the paper's.
 
     Args:
         data: the prepared folder.
         given: the arguments that are given. Those among the result win over the recipe's.
     """
-    adam = given.get("optimizer", "adam") == "adam"
+    optimizer = given.get("optimizer", "adam")
     rows = data.rows["train"]  # none in a folder of `--like`, which `train` refuses
-    if data.kind in PRESETS or given.get("preset") is not None or not adam or not rows:
+    if data.kind in PRESETS or given.get("preset") is not None or not rows:
         return {}
-    recipe = recipe_for(rows=rows, ids=sum(data.tables.values()))
+    recipe = recipe_for(rows=rows, ids=sum(data.tables.values()), optimizer=optimizer)
     base_batch = given.get("base_batch_size") or recipe.base.batch_size
     base = scale(recipe.base, to=base_batch, rule="sde")
     usual = Hyperparameters()
@@ -231,7 +237,8 @@ def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSett
     """
     from cowclip_merlin.training.run_settings import RunSettings
 
-    own = own_table_defaults(data, {"preset": given.get("preset")})
+    names = ("preset", "optimizer", "base_batch_size")
+    own = own_table_defaults(data, {n: given[n] for n in names if given.get(n) is not None})
     held = held_out(data, given)
     if held.get("validation_split") != "given":
         held.setdefault("validation_fraction", VALIDATION_FRACTION)
@@ -241,7 +248,11 @@ def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSett
         "batch_size": usual_batch(trained, by_rows=bool(own)),
         "base_batch_size": own.get("base_batch_size", RunSettings.base_batch_size),
     }
-    settings = RunSettings(**{**usual, **given, **held})
+    rates = dict(given.get("overrides", {}))
+    if given.get("optimizer", "adam") != "adam":  # not searched: those of `choose`
+        known = own.get("overrides", {})
+        rates = {n: known[n] for n in ("l2", "initial_accumulator") if n in known} | rates
+    settings = RunSettings(**{**usual, **given, **held, "overrides": rates})
     said = {"model": f"model {settings.model}", "batch_size": f"batch {settings.batch_size:,}"}
     return settings, ", ".join(text for name, text in said.items() if name not in given)
 
@@ -252,7 +263,7 @@ def settings_for(
     """Return the settings of `cowclip train`, whose defaults follow from the data.
 
     `RunSettings` itself has the paper's rates, rule and epochs. They are also the result for Criteo
-    and Avazu, with a preset, and with another optimizer than Adam.
+    and Avazu, and with a preset.
 
     Args:
         data: the prepared folder.

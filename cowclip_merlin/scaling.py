@@ -2,8 +2,8 @@
 
 Source: Zheng et al., arXiv 2204.06240, section 3 (the rules), Algorithm 1 and Tables 8, 9
 (the presets). Where a misprint of Table 9 differs from the authors' commands, the presets follow
-the commands. The rule `sde` is the square root rule of Malladi et al., arXiv 2205.10287;
-docs/method.md explains it.
+the commands. The rule `sde` is the square root rule of Malladi et al., arXiv 2205.10287, and for
+Adagrad a rule of our own; docs/method.md explains both.
 
 >>> scale("criteo", to=128 * 1024).l2
 0.00128
@@ -81,7 +81,9 @@ class Hyperparameters(Settings):
     beta_2: float = option(
         0.999, "decay of Adam's second moments per step", at_least=0, at_most=_MOST_BETA
     )
-    epsilon: float = option(1e-7, "constant in Adam's denominator", above=0)
+    epsilon: float = option(1e-7, "constant in the denominator of Adam and Adagrad", above=0)
+    optimizer: str = option("adam", "{choices}", choices=lambda: choices.OPTIMIZERS)
+    initial_accumulator: float = option(1e-7, "initial value of Adagrad's accumulators", at_least=0)
     micro_batches: int = option(
         1,
         "parts of a batch whose squared gradients the second moments of rows take; see CowClip",
@@ -94,9 +96,12 @@ class Hyperparameters(Settings):
         return ClipSettings.from_attributes(self)
 
     @property
-    def adam_words(self) -> str:
-        """Adam with its betas and epsilon, for logs."""
-        return f"adam (betas {self.beta_1:.6g}, {self.beta_2:.6g}, epsilon {self.epsilon:.3g})"
+    def optimizer_words(self) -> str:
+        """The optimizer with its own hyper-parameters, for logs."""
+        own = f"initial accumulator {self.initial_accumulator:.3g}"
+        if self.optimizer == "adam":
+            own = f"betas {self.beta_1:.6g}, {self.beta_2:.6g}"
+        return f"{self.optimizer} ({own}, epsilon {self.epsilon:.3g})"
 
 
 NOT_SCALED = ("init_std", "warmup_epochs", "lambda_rel", "lambda_abs")
@@ -115,6 +120,7 @@ class Multipliers:
         l2: factor of L2.
         forgetting: factor of 1 - beta_1 and 1 - beta_2, within the limits of `scale`.
         epsilon: factor of epsilon.
+        initial_accumulator: factor of Adagrad's initial accumulators.
         clip: factor of r and zeta.
         micro_batches: whether second moments of rows keep the squares of the base batch.
     """
@@ -124,6 +130,7 @@ class Multipliers:
     l2: float
     forgetting: float = 1.0
     epsilon: float = 1.0
+    initial_accumulator: float = 1.0
     clip: float = 1.0
     micro_batches: bool = False
 
@@ -158,6 +165,33 @@ RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
 
 ADAM_RULES = ("sde", "invariant")
 """Rules that scale Adam's betas and epsilon, too."""
+
+
+def multipliers(rule: str, s: float, *, optimizer: str = "adam") -> Multipliers:
+    """Return the factors of a rule for a batch `s` times the base batch.
+
+    Raises:
+        InputError: if the rule is unknown, or is not for this optimizer.
+
+    >>> multipliers("sde", 8, optimizer="adagrad").initial_accumulator
+    0.015625
+    """
+    one_of("rule", rule, RULES)
+    if optimizer == "adam" or rule not in ADAM_RULES:
+        return RULES[rule](s)
+    if rule != "sde":
+        raise InputError(
+            f"rule {rule!r} changes Adam's second moments, but the optimizer is {optimizer!r}; "
+            "use 'sde'"
+        )
+    return Multipliers(
+        embedding_lr=1,
+        dense_lr=1,
+        l2=1,
+        epsilon=1 / s,
+        initial_accumulator=1 / (s * s),
+        clip=1 / s,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +251,17 @@ def scale(
 
     With these limits a step back does not undo a step, so scale from the base values each time.
 
+    For hyper-parameters with the optimizer Adagrad, `sde` keeps the rates. It divides the initial
+    accumulator by s^2, and epsilon, r and zeta by s.
+
     Args:
         source: name of a preset, a preset, or hyper-parameters at their own batch size.
         to: batch size in rows.
         rule: one of `RULES`; by default the paper's "cowclip" for its presets, else "sde".
 
     Raises:
-        InputError: if the preset or the rule is unknown, or `to` is not positive or too large.
+        InputError: if the preset or the rule is unknown, the rule is not for the optimizer, or `to`
+            is not positive or too large.
 
     >>> base = Hyperparameters(batch_size=512, dense_lr=4e-4, l2=1e-4)
     >>> big = scale(base, to=8192, rule="cowclip")
@@ -286,7 +324,7 @@ def _preset(name: str) -> Preset:
 
 def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
     try:
-        factors = RULES[rule](to / base.batch_size)
+        factors = multipliers(rule, to / base.batch_size, optimizer=base.optimizer)
     except OverflowError:
         raise InputError(f"batch size {to} is too large; use a smaller one") from None
     beta_1, beta_2 = _betas(base, factors.forgetting)
@@ -305,6 +343,7 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
         beta_1=beta_1,
         beta_2=beta_2,
         epsilon=base.epsilon * factors.epsilon,
+        initial_accumulator=base.initial_accumulator * factors.initial_accumulator,
         micro_batches=_parts(base, to) if factors.micro_batches else base.micro_batches,
     )
 

@@ -113,8 +113,8 @@ AUTO = [
     ({"rule": "cowclip", "overrides": {"r": 1e-6}}, "dense"),
     ({"clip": "column"}, "dense"),
     ({"clip": "field"}, "dense"),
-    ({"optimizer": "adagrad", "rule": "none"}, "dense"),
-    ({"optimizer": "adagrad", "rule": "none", "overrides": {"l2": 0.0}}, "exact"),
+    ({"optimizer": "adagrad"}, "exact"),
+    ({"optimizer": "adagrad", "overrides": {"l2": 1e-5}}, "dense"),
 ]
 
 
@@ -202,7 +202,21 @@ def test_another_base_batch_gives_the_same_run(table):
     assert scale(values, to=64, rule="sde") == values
 
 
-@pytest.mark.parametrize("given", [{"preset": "criteo"}, {"optimizer": "adagrad"}])
+def test_adagrad_has_rates_of_its_own(table):
+    settings = settings_for(table, **GIVEN, optimizer="adagrad")
+    expected = {"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "initial_accumulator": 9.8e-5}
+    assert (settings.overrides, settings.base_batch_size, settings.epochs) == (expected, 32, 5)
+    values = settings.hyperparameters("table")
+    s = settings.batch_size / 32
+    assert values.initial_accumulator == pytest.approx(9.8e-5 / s**2)
+    assert (values.embedding_lr, values.dense_lr) == (0.05, 0.05)
+    given = settings_for(table, **GIVEN, optimizer="adagrad", overrides={"initial_accumulator": 0})
+    assert given.overrides == expected | {"initial_accumulator": 0}
+
+
+@pytest.mark.parametrize(
+    "given", [{"preset": "criteo"}, {"preset": "criteo", "optimizer": "adagrad"}]
+)
 def test_the_papers_defaults_instead(table, given):
     update = "dense" if "optimizer" in given else "exact"  # Adagrad with L2 updates all rows
     found = settings_for(table, **GIVEN, **given)

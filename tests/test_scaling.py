@@ -57,6 +57,26 @@ def test_every_rule_is_its_row_of_the_table(rule, base, batch, lr, l2):
     assert end.micro_batches == parts
 
 
+@given(base=st.integers(1, 4096), batch=st.integers(1, 2**20), start=st.floats(0, 10))
+def test_sde_for_adagrad(base, batch, start):
+    given = {"embedding_lr": 0.03, "dense_lr": 0.01, "l2": 1e-6, "initial_accumulator": start}
+    before = Hyperparameters(batch_size=base, optimizer="adagrad", **given)
+    after, s = scale(before, to=batch), batch / base
+    changed = ("batch_size", "initial_accumulator", "epsilon", "r", "zeta", "bound")
+    stays = {"warmup_epochs": 0.0, "clip": "none"} | {n: getattr(before, n) for n in changed}
+    assert replace(after, **stays) == replace(before, warmup_epochs=0.0, clip="none")
+    assert after.initial_accumulator == pytest.approx(start / s**2)
+    for name in ("epsilon", "r", "zeta"):
+        assert getattr(after, name) == pytest.approx(getattr(before, name) / s)
+    with pytest.raises(InputError, match=r"'invariant'.*'adagrad'; use 'sde'"):
+        scale(before, to=batch, rule="invariant")
+    for rule in set(RULES) - set(ADAM_RULES):
+        other = scale(before, to=batch, rule=rule)
+        assert (other.initial_accumulator, other.epsilon) == (start, before.epsilon)
+        adam = scale(replace(before, optimizer="adam"), to=batch, rule=rule)
+        assert replace(other, optimizer="adam") == adam
+
+
 def test_invariant_is_sde_with_micro_batches_of_the_base():
     base = Hyperparameters(batch_size=512)
     found = scale(base, to=4096, rule="invariant")

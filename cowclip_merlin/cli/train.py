@@ -82,7 +82,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_options(what, RunSettings, *names, "early_stopping", **of_data)
     add_options(what, RunOptions, "resume", "warm_start")
     add_settings_option(parser, what)
-    rates = group("batch and rates", *RULE, "optimizer", "initial_accumulator")
+    rates = group("batch and rates", *RULE, "optimizer")
     add_rate_options(rates)
     add_options(rates, RunSettings, *SCHEDULE)
     names = ("combiner", "multi_task", "experts", "pretrained_embeddings", "freeze_embeddings")

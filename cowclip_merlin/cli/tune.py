@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trials = "number of trials in all, those before --resume included (default: no limit)"
     parser.add_argument("--trials", type=int, metavar="N", help=trials)
-    names = ("model", "batch_size", *RULE, "update", "backend")
+    names = ("model", "batch_size", *RULE, "optimizer", "update", "backend")
     changes = _differences()
     add_options(parser, RunSettings, *names, **changes)
     add_rate_options(parser, without=_UNUSED_RATES)

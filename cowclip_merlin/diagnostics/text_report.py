@@ -59,8 +59,7 @@ def format_settings(config: RunConfig) -> str:
         f"{settings.model}, batch {settings.batch_size:,}, rule {settings.rule}, clip "
         f"{settings.effective_clip}, update {settings.update}, seed {settings.seed}: embedding lr "
         f"{values.embedding_lr:.4g}, dense lr {values.dense_lr:.4g}, l2 {values.l2:.4g}, "
-        f"r {values.r:g}, zeta {values.zeta:g}"
-        + (f", {values.adam_words}" if settings.optimizer == "adam" else "")
+        f"r {values.r:g}, zeta {values.zeta:g}, {values.optimizer_words}"
     )
 
 

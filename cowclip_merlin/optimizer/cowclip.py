@@ -17,7 +17,7 @@ from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
-from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of
+from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, optimizers_of
 from cowclip_merlin.optimizer.keras_updates.keras_update import KerasUpdate
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
@@ -156,7 +156,7 @@ class CowClip(WrappingOptimizer):
         clip: str | None = None,
         **arguments: Any,
     ) -> CowClip:
-        """Build a CowClip with Adam from all of these hyper-parameters but `init_std`.
+        """Build a CowClip from all of these hyper-parameters but `init_std`.
 
         Args:
             values: such as `scale` returns.
@@ -172,10 +172,10 @@ class CowClip(WrappingOptimizer):
         >>> opt.config.l2, [round(float(opt.learning_rate(step)), 5) for step in (0, 50, 100)]
         (8e-05, [0.0, 0.00113, 0.00226])
         """
-        adams = adams_of(values, steps_per_epoch)
+        pair = optimizers_of(values, steps_per_epoch)
         usual = {"l2": values.l2, "micro_batches": values.micro_batches}
         usual["clip"] = clip or values.clip or "none"
-        return cls(*adams, **usual, **asdict(values.clip_settings), **arguments)
+        return cls(*pair, **usual, **asdict(values.clip_settings), **arguments)
 
     def _make_update(self, config: Config) -> Update:
         parts = {"config": config, "tables": self.tables, "optimizer": self.embedding_optimizer}

@@ -245,33 +245,40 @@ def _rate(optimizer: KerasOptimizer) -> str:
     return rate["class_name"] if isinstance(rate, dict) else f"{rate:g}"
 
 
-def adams_of(
+def optimizers_of(
     values: Hyperparameters, steps_per_epoch: int | None
 ) -> tuple[KerasOptimizer, KerasOptimizer]:
-    """Build Adam for the embeddings and Adam for the dense weights; see `CowClip.of`."""
+    """Build an optimizer for the embeddings and one for the dense weights; see `CowClip.of`."""
     if values.warmup_epochs and steps_per_epoch is None:
         raise InputError(
             f"warmup_epochs is {values.warmup_epochs:g}, but steps_per_epoch is missing; give it, "
             "or hyper-parameters with warmup_epochs=0"
         )
     steps = warmup_steps(values, steps_per_epoch or 0)
-    return adam(values, values.embedding_lr), adam(values, warmup_schedule(values.dense_lr, steps))
+    rates = (values.embedding_lr, warmup_schedule(values.dense_lr, steps))
+    embedding, dense = (optimizer_of(values, rate) for rate in rates)
+    return embedding, dense
 
 
-def adam(
+def optimizer_of(
     values: Hyperparameters,
     rate: float | LearningRateSchedule,
-    kind: type[KerasOptimizer] | None = None,
+    *,
+    adam: type[KerasOptimizer] | None = None,
 ) -> KerasOptimizer:
-    """Build an Adam with the betas and epsilon of these hyper-parameters.
+    """Build the Keras optimizer of these hyper-parameters.
 
     Args:
         values: hyper-parameters.
         rate: a number or a schedule.
-        kind: subclass of Keras's legacy Adam; by default that class.
+        adam: subclass of Keras's legacy Adam; by default that class.
     """
-    kind = kind or tf.keras.optimizers.legacy.Adam
-    return kind(rate, beta_1=values.beta_1, beta_2=values.beta_2, epsilon=values.epsilon)
+    legacy = tf.keras.optimizers.legacy
+    if values.optimizer == "adam":
+        betas = {"beta_1": values.beta_1, "beta_2": values.beta_2}
+        return (adam or legacy.Adam)(rate, **betas, epsilon=values.epsilon)
+    start = values.initial_accumulator
+    return legacy.Adagrad(rate, initial_accumulator_value=start, epsilon=values.epsilon)
 
 
 def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:

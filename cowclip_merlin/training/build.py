@@ -13,7 +13,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.process_memory import bytes_left
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.types import KerasOptimizer, LearningRateSchedule
 from cowclip_merlin.workers.partition import shard_rows
 
 if TYPE_CHECKING:
@@ -232,12 +231,14 @@ def build_optimizer_of(
         falling: how the rates fall; None: they do not.
     """
     from cowclip_merlin.optimizer import CowClip
-    from cowclip_merlin.optimizer.inner_optimizers import warmup_schedule
+    from cowclip_merlin.optimizer.inner_optimizers import optimizer_of, warmup_schedule
+    from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 
     rates = [values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)]
     if falling is not None:
         rates = [falling.of(rate) for rate in rates]
-    embedding, dense = (_inner_optimizer(settings, values, rate, varying) for rate in rates)
+    adam = VaryingAdam if varying else None
+    embedding, dense = (optimizer_of(values, rate, adam=adam) for rate in rates)
     return CowClip(
         embedding_optimizer=embedding,
         dense_optimizer=dense,
@@ -251,21 +252,3 @@ def build_optimizer_of(
         micro_batches=values.micro_batches,
         link_rates=False,  # a run sets both
     )
-
-
-def _inner_optimizer(
-    settings: RunSettings,
-    values: Hyperparameters,
-    rate: float | LearningRateSchedule,
-    varying: bool,
-) -> KerasOptimizer:
-    """Build the Keras optimizer that the run uses; `rate` is a number or a schedule."""
-    from cowclip_merlin.optimizer.inner_optimizers import adam
-    from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
-
-    legacy = compat.tensorflow().keras.optimizers.legacy
-    if settings.optimizer == "adam":
-        return adam(values, rate, VaryingAdam if varying else legacy.Adam)
-    if settings.initial_accumulator is None:
-        return legacy.Adagrad(rate)
-    return legacy.Adagrad(rate, initial_accumulator_value=settings.initial_accumulator)

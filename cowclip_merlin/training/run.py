@@ -23,7 +23,6 @@ from cowclip_merlin.loading import (
     validation_rows,
 )
 from cowclip_merlin.loading.column_arrays import on_host
-from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.targets import (
     Target,
@@ -284,7 +283,7 @@ def _log_settings(
         "(warm-up %g epochs)%s, l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
-        _optimizer_words(settings, values),
+        values.optimizer_words,
         settings.update,
         backend,
         values.embedding_lr,
@@ -347,10 +346,6 @@ def _schedule_words(settings: RunSettings) -> str:
     if settings.lr_schedule == "constant":
         return ""
     return f" falling ({settings.lr_schedule}{by}, to {settings.rate_floor:g})"
-
-
-def _optimizer_words(settings: RunSettings, values: Hyperparameters) -> str:
-    return values.adam_words if settings.optimizer == "adam" else settings.optimizer
 
 
 def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:

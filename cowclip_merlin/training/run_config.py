@@ -14,13 +14,14 @@ from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.versions import versions
-from cowclip_merlin.training.run_settings import ADAMS, RunSettings
+from cowclip_merlin.training.run_settings import ADAGRADS, BETAS, RunSettings
 from cowclip_merlin.types import JsonObject
 
 FORMAT_VERSION = 1
 CONFIG = "config.json"
 """File that a run folder has."""
-_ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS, "micro_batches")
+_ADDED_VALUES = ("lambda_rel", "lambda_abs", *BETAS, "epsilon", "micro_batches")
+_ADDED_VALUES += ("optimizer", *ADAGRADS)
 """Values that runs of earlier versions do not have."""
 
 

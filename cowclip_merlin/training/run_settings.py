@@ -14,6 +14,7 @@ from cowclip_merlin.scaling import (
     RULES,
     Hyperparameters,
     clip_of,
+    multipliers,
     rebase,
     scale,
 )
@@ -22,7 +23,7 @@ from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.targets import Target, check_esmm, only_clicks
 from cowclip_merlin.types import Json, JsonObject
 
-_NOT_RATES = ("batch_size", "micro_batches", "clip")
+_NOT_RATES = ("batch_size", "micro_batches", "clip", "optimizer")
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _NOT_RATES)
 """Hyper-parameters that a user may set at the base batch size."""
 
@@ -37,8 +38,11 @@ _OF_SCHEDULES = {
 }
 """The schedules that use a setting."""
 
-ADAMS = ("beta_1", "beta_2", "epsilon")
+BETAS = ("beta_1", "beta_2")
 """Hyper-parameters that only Adam has."""
+
+ADAGRADS = ("initial_accumulator",)
+"""Hyper-parameters that only Adagrad has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +71,8 @@ class RunSettings(Settings):
     )
     rule: str = option(
         "cowclip",
-        f"how learning rates and L2 ({', '.join(ADAM_RULES)}: Adam's betas, too) change with the "
-        "batch size: {choices}",
+        f"how learning rates and L2 ({', '.join(ADAM_RULES)}: what is Adam's or Adagrad's, too) "
+        "change with the batch size: {choices}",
         metavar="RULE",
         choices=RULES,
     )
@@ -147,9 +151,6 @@ class RunSettings(Settings):
     experts: int = option(4, "experts of --multi-task mmoe", at_least=1, added=True)
     optimizer: str = option(
         "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
-    )
-    initial_accumulator: float | None = option(
-        None, "initial value of Adagrad's accumulators", shown="Keras's 0.1", at_least=0, added=True
     )
     validation_fraction: float = option(
         0.0,
@@ -275,8 +276,7 @@ class RunSettings(Settings):
                 f"`experts` has no effect with `multi_task` {self.multi_task}; remove it, or use "
                 "mmoe"
             )
-        self._check_accumulator()
-        self._check_adam()
+        self._check_optimizer()
         self._check_validation()
         self._check_schedule()
 
@@ -358,25 +358,15 @@ class RunSettings(Settings):
                 f"tables 'sharded' gives each worker a part; choose one of {', '.join(clips)}"
             )
 
-    def _check_accumulator(self) -> None:
-        if self.initial_accumulator is not None and self.optimizer != "adagrad":
-            raise InputError(
-                f"initial_accumulator is for Adagrad, but the optimizer is {self.optimizer!r}; "
-                'use "adagrad", or remove initial_accumulator'
-            )
-
-    def _check_adam(self) -> None:
-        if self.optimizer == "adam":
-            return
-        if self.rule in ADAM_RULES:
-            raise InputError(
-                f"rule {self.rule!r} scales Adam's betas, but the optimizer is "
-                f"{self.optimizer!r}; use 'sqrt_star', which has the same rates and L2"
-            )
-        for name in set(ADAMS) & set(self.overrides):
-            raise InputError(
-                f"{name} is for Adam, but the optimizer is {self.optimizer!r}; remove {name}"
-            )
+    def _check_optimizer(self) -> None:
+        multipliers(self.rule, 1, optimizer=self.optimizer)  # refuses rules of Adam
+        adam = self.optimizer == "adam"
+        for name in ADAGRADS if adam else BETAS:
+            if name in self.overrides:
+                raise InputError(
+                    f"{name} is for {'Adagrad' if adam else 'Adam'}, but the optimizer is "
+                    f"{self.optimizer!r}; remove {name}"
+                )
 
     @property
     def pretrained(self) -> dict[str, str]:
@@ -467,7 +457,8 @@ class RunSettings(Settings):
     def hyperparameters(self, kind: str) -> Hyperparameters:
         """Return the scaled values for data of this kind ("criteo", "avazu", "table")."""
         name = self.preset or (kind if kind in PRESETS else "criteo")
-        preset = rebase(name, batch_size=self.base_batch_size, values=self.overrides)
+        given = {**self.overrides, "optimizer": self.optimizer}
+        preset = rebase(name, batch_size=self.base_batch_size, values=given)
         scaled = scale(preset, to=self.batch_size, rule=self.rule)
         return replace(scaled, clip=self.effective_clip)
 

@@ -15,7 +15,7 @@ from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.training import run_logs
-from cowclip_merlin.training.run_settings import ADAMS, RunSettings
+from cowclip_merlin.training.run_settings import BETAS, RunSettings
 from cowclip_merlin.training.several_targets.names import target_metrics
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PreparedData
@@ -101,7 +101,7 @@ def _settings(run: PlannedRun, data: PreparedData) -> JsonObject:
     values, given = settings.hyperparameters(data.kind), ("optimizer", "update", "epochs")
     return {
         **settings_columns(settings, values),
-        **{name: getattr(values, name) for name in ("warmup_epochs", *ADAMS)},
+        **{name: getattr(values, name) for name in ("warmup_epochs", *BETAS, "epsilon")},
         **{name: getattr(settings, name) for name in given},
         "split": "validation" if settings.validation_fraction else "test",
     }

@@ -68,7 +68,7 @@ def read_settings(path: FilePath) -> JsonObject:
     others = {name: value for name, value in values.items() if name in _SETTINGS}
     try:
         check_not_negative(rates)
-        whole = _placeholders(others) | others | {"overrides": rates}
+        whole = _placeholders(given) | others | {"overrides": rates}
         settings = dataclass_from_json(RunSettings, whole, added=tuple(_SETTINGS))
     except TypeError as error:
         raise InputError(f"{path}: {error}; correct the file") from None

@@ -11,7 +11,7 @@ from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.recipe import own_table_defaults
-from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.scaling import PRESETS, Hyperparameters, multipliers, rebase, scale
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
 
@@ -31,6 +31,9 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     }
 )
 """Smallest and largest value of each rate at the batch size of the trials, where it acts."""
+
+ADAGRAD_RATES = (1e-3, 1.0)
+"""The same for both learning rates of Adagrad."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +74,16 @@ class SearchSpace:
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Smallest and largest base value of each rate to search."""
-        factors = self._factors()
-        return {n: (RANGES[n][0] / factors[n], RANGES[n][1] / factors[n]) for n in self.rates}
+        factors, known = self._factors(), dict(RANGES)
+        if self.shared.optimizer != "adam":
+            known |= dict.fromkeys(("embedding_lr", "dense_lr"), ADAGRAD_RATES)
+        return {n: (known[n][0] / factors[n], known[n][1] / factors[n]) for n in self.rates}
 
     def _factors(self) -> dict[str, float]:
         """Return by what the rule multiplies each rate."""
         shared = self.shared
-        factors = RULES[shared.rule](shared.batch_size / shared.base_batch_size)
+        s = shared.batch_size / shared.base_batch_size
+        factors = multipliers(shared.rule, s, optimizer=shared.optimizer)
         return {n: factors.clip if n == "r" else getattr(factors, n) for n in RANGES}
 
     def suggest(self, trial: Trial) -> RunSettings:
@@ -121,7 +127,7 @@ def first_settings(
     - "defaults": the rule, the clip and the rates of `cowclip train`, which for a table of the
       user's own follow from its rows and ids.
     - "formula": the rates for this number of rows; see `planning.sizing`. Missing if there are
-      too few rows for it, or so many that the formula gives the preset's rates.
+      too few rows for it, or so many that the formula gives the preset's rates; only for Adam.
 
     Args:
         space: the search.
@@ -131,13 +137,14 @@ def first_settings(
     """
     shared, clip = space.shared, space.clips[0]
     given = {"base_batch_size": shared.base_batch_size, "overrides": shared.overrides}
+    given |= {"optimizer": shared.optimizer}
     usual = own_table_defaults(data, given | {"preset": preset})
     names = ("rule", "overrides")
     chosen = {name: usual[name] for name in names if name in usual}
     defaults = replace(shared, **{"rule": RunSettings.rule, **chosen})
     found = {"defaults": without_unused(defaults)}
     rates = _formula(shared, rows, clip)
-    if rates:
+    if rates and shared.optimizer == "adam":
         given = {**rates, **shared.overrides}
         found["formula"] = without_unused(replace(shared, clip=clip, overrides=given))
     return found

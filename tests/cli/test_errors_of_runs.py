@@ -162,6 +162,14 @@ CASES = {
         lambda p: p.train(p.data(), "--initial-accumulator", "0"),
         r"--initial-accumulator.*Adagrad.*'adam'",
     ),
+    "negative accumulator": (
+        lambda p: p.train(p.data(), "--optimizer", "adagrad", "--initial-accumulator", "-1"),
+        r"initial.accumulator is -1",
+    ),
+    "rule of Adam": (
+        lambda p: p.train(p.data(), "--optimizer", "adagrad", "--rule", "invariant"),
+        r"'invariant'.*'adagrad'; use 'sde'",
+    ),
     "exact update under Clippy": (
         lambda p: p.train(p.data(), "--update", "exact", "--clip", "clippy"),
         r"exact.*'clippy'.*dense",

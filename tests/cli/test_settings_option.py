@@ -74,7 +74,7 @@ def test_an_option_may_give_what_a_value_of_the_file_needs(tmp_path):
     path.write_text("validation_split: last\ninitial_accumulator: 1e-3")
     words = ["--model", "dcn", "--batch-size", "8", "--settings", str(path)]
     found = settings(*words, "--validation-fraction", "0.2", "--optimizer", "adagrad")
-    assert (found.validation_split, found.initial_accumulator) == ("last", 1e-3)
+    assert (found.validation_split, found.overrides) == ("last", {"initial_accumulator": 1e-3})
     with pytest.raises(InputError, match=r"initial_accumulator.*Adagrad"):
         settings(*words, "--validation-fraction", "0.2")
 

@@ -352,6 +352,18 @@ def test_the_nearest_point_has_the_scaled_values_of_the_settings():
         assert getattr(at[0], name) == pytest.approx(getattr(at[1], name))
 
 
+def test_adagrad_has_rates_of_its_own(search, tmp_path):
+    assert search("--trials", "1", "--epochs", "1", "--optimizer", "adagrad") == 0
+    found = read_settings(tmp_path / "tuned/settings.yaml")
+    names = ("optimizer", "rule", "update", "l2", "initial_accumulator")
+    assert [found[name] for name in names] == ["adagrad", "sde", "exact", 0.0, 9.8e-5]
+    assert found["embedding_lr"] == 0.05
+    given = {"optimizer": "adagrad", "update": "exact", "overrides": {"l2": 0.0}}
+    space = SearchSpace(shared=RunSettings(**SHARED, rule="sde", **given))
+    assert space.ranges["embedding_lr"] == space.ranges["dense_lr"] == (1e-3, 1.0)
+    assert set(first(space, data_of("table"))) == {"defaults"}
+
+
 def test_given_rates_and_clips_are_kept():
     given = RunSettings(**SHARED, rule="sde", clip="cowclip", overrides={"l2": 1e-4, "zeta": 0.0})
     space = SearchSpace(shared=given)

@@ -78,6 +78,15 @@ RUNS = {
         {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0, "init_std": 1e-4,
          "warmup_epochs": 0.0},
     ),
+    "sde with Adagrad": (
+        {"rule": "sde", "optimizer": "adagrad",
+         "overrides": {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0, "epsilon": 1e-6,
+                       "initial_accumulator": 0.5}},
+        "none",
+        {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0, "init_std": 1e-4, "warmup_epochs": 0.0,
+         "r": 1 / 128, "zeta": 1e-5 / 128, "epsilon": 1e-6 / 128,
+         "initial_accumulator": 0.5 / 128**2},
+    ),
     "Clippy": (
         {"rule": "linear", "clip": "clippy", "overrides": {"lambda_rel": 0.1}},
         "clippy",
@@ -122,12 +131,13 @@ def test_ablations_and_rivals_reach_the_optimizer(name, data):
 
 @pytest.mark.parametrize("start", [None, 0.0, 0.7])
 def test_adagrad_starts_where_it_is_told(data, start):
-    settings = RunSettings(**BIG, optimizer="adagrad", initial_accumulator=start)
+    given = {} if start is None else {"overrides": {"initial_accumulator": start}}
+    settings = RunSettings(**BIG, optimizer="adagrad", **given)
     prepared = PreparedData.load(data)
     optimizer = build_optimizer(settings, settings.hyperparameters("criteo"), prepared, steps=4)
     for inner in (optimizer.embedding_optimizer, optimizer.dense_optimizer):
         config = inner.get_config()
-        assert config["initial_accumulator_value"] == (0.1 if start is None else start)
+        assert config["initial_accumulator_value"] == (1e-7 if start is None else start)
 
 
 @pytest.mark.thorough
@@ -135,14 +145,16 @@ def test_adagrad_starts_where_it_is_told(data, start):
 def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
     settings = RunSettings(
         model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
-        optimizer="adagrad", initial_accumulator=0.01, update=update,
-        overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2},
+        optimizer="adagrad", update=update,
+        overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2,
+                   "initial_accumulator": 0.01},
     )  # fmt: skip
     train(data, settings, out=tmp_path / "run")
     rows = train(data, replace(settings, epochs=3), out=tmp_path / "run", resume=True)
     whole = train(data, replace(settings, epochs=3), out=tmp_path / "whole")
     assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
-    assert "adagrad, update " + update in (tmp_path / "run" / "train.log").read_text()
+    words = "adagrad (initial accumulator 0.01, epsilon 1e-07), update "
+    assert words + update in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_run_with_sde_resumes_with_its_betas(data, tmp_path):
@@ -168,14 +180,15 @@ def test_a_run_with_clippy_is_held_back(data, tmp_path):
     assert row["clipped_share"] > 0 and 0 < row["mean_clip_factor"] < 1
 
 
-NEW = ("optimizer", "initial_accumulator", "validation_fraction", "early_stopping")
+NEW = ("optimizer", "validation_fraction", "early_stopping")
 NEW_VALUES = ("lambda_rel", "lambda_abs", "beta_1", "beta_2", "epsilon")
+NEW_VALUES += ("optimizer", "initial_accumulator")
 
 
 def test_settings_go_through_json():
     settings = RunSettings(
-        **BIG, optimizer="adagrad", initial_accumulator=0.5, validation_fraction=0.25,
-        early_stopping=2, overrides={"lambda_abs": 0.1},
+        **BIG, optimizer="adagrad", validation_fraction=0.25, early_stopping=2,
+        overrides={"lambda_abs": 0.1, "initial_accumulator": 0.5},
     )  # fmt: skip
     assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
@@ -204,11 +217,10 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rule": "sde", "optimizer": "adagrad"}, "'sde'.* Adam's betas.*'sqrt_star'"),
+        ({"rule": "invariant", "optimizer": "adagrad"}, "'invariant'.* 'adagrad'; use 'sde'"),
         ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
         ({"optimizer": "lamb"}, "unknown optimizer 'lamb'.* adam, adagrad"),
-        ({"initial_accumulator": 0.1}, "initial_accumulator.* Adagrad.* 'adam'"),
-        ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
+        ({"overrides": {"initial_accumulator": 0.1}}, "initial_accumulator.* Adagrad.* 'adam'"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
         ({"validation_fraction": 0.1, "early_stopping": -1}, "early_stopping is -1;"),

@@ -19,7 +19,7 @@ from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
-UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
+UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs", "initial_accumulator")
 """Rates that training on a log does not use."""
 
 

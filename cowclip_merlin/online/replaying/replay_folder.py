@@ -180,7 +180,7 @@ def _new_replay(
         "%s, batch %d, %s, embedding lr %.6g, dense lr %.6g, l2 %.6g, clip %s (%s)",
         run.model,
         run.batch_size,
-        values.adam_words,
+        values.optimizer_words,
         values.embedding_lr,
         values.dense_lr,
         values.l2,
