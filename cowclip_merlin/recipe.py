@@ -66,22 +66,23 @@ def recipe_for(*, rows: int, ids: int, optimizer: str = "adam") -> Recipe:
       `FEWEST_ROWS_PER_STEP` to `MOST_ROWS_PER_STEP`.
     - Below `FEW_ROWS`, or with fewer than `FEW_IDS_PER_ROW`, five epochs with an L2 that keeps
       rare ids from overfitting. Else one epoch, which needs little L2.
-    - Adagrad has other rates, and no L2.
+    - Adagrad has other rates, no L2, and so one epoch.
 
     Args:
         rows: training rows, at least 1.
         ids: distinct ids of all columns together.
         optimizer: one of `choices.OPTIMIZERS`.
     """
+    adam = optimizer == "adam"
     few = rows < FEW_ROWS or ids < FEW_IDS_PER_ROW * rows
     size = max(FEWEST_ROWS_PER_STEP, _batch_with_steps(rows, STEPS))
-    rate = RATE if optimizer == "adam" else ADAGRAD_RATE
+    rate = RATE if adam else ADAGRAD_RATE
     base = Hyperparameters(batch_size=size, embedding_lr=rate, dense_lr=rate, optimizer=optimizer)
-    if optimizer == "adam":
+    if adam:
         base = replace(base, l2=float(f"{(60 if few else 2) / rows:.2g}"))
     else:
         base = replace(base, l2=0.0, initial_accumulator=float(f"{ADAGRAD_SUM / size**2:.2g}"))
-    return Recipe(base=base, rule="sde", epochs=5 if few else 1)
+    return Recipe(base=base, rule="sde", epochs=5 if few and adam else 1)
 
 
 def usual_batch(rows: int, *, by_rows: bool = True) -> int:

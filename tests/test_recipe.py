@@ -205,7 +205,7 @@ def test_another_base_batch_gives_the_same_run(table):
 def test_adagrad_has_rates_of_its_own(table):
     settings = settings_for(table, **GIVEN, optimizer="adagrad")
     expected = {"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "initial_accumulator": 9.8e-5}
-    assert (settings.overrides, settings.base_batch_size, settings.epochs) == (expected, 32, 5)
+    assert (settings.overrides, settings.base_batch_size, settings.epochs) == (expected, 32, 1)
     values = settings.hyperparameters("table")
     s = settings.batch_size / 32
     assert values.initial_accumulator == pytest.approx(9.8e-5 / s**2)
