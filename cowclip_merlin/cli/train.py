@@ -86,6 +86,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_rate_options(rates)
     add_options(rates, RunSettings, *SCHEDULE)
     names = ("combiner", "multi_task", "experts", "pretrained_embeddings", "freeze_embeddings")
+    names += ("reset_embeddings",)
     group("model", "mlp", *HIDDEN, *LAYERS, *names)
     held_out = group("data", "class_weight", "validation_split", "evaluate_every", "monitor")
     add_options(held_out, RunOptions, "data_memory")

@@ -83,6 +83,8 @@ class OnlineSettings(Settings):
                     f"`{name}` is for a run on a prepared folder; a stream may start with such a "
                     "run, by `start`"
                 )
+        if self.run.reset_embeddings:
+            raise InputError("reset_embeddings is for the epochs of a prepared folder; omit it")
         self._check_schedule()
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")

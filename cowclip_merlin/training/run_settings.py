@@ -98,6 +98,12 @@ class RunSettings(Settings):
         added=True,
     )
     epochs: int = option(10, "passes over the training rows", at_least=1)
+    reset_embeddings: bool = option(
+        False,
+        "start each epoch with new embeddings and keep the hidden layers, against overfitting of "
+        "rare ids",
+        added=True,
+    )
     seed: int = option(1234, "seed of initial weights and row order", at_least=0, below=2**32)
     overrides: Mapping[str, float] = option(
         help="values at the base batch size that replace the preset's", default_factory=dict
@@ -279,6 +285,8 @@ class RunSettings(Settings):
         self._check_optimizer()
         self._check_validation()
         self._check_schedule()
+        if self.reset_embeddings:
+            self._check_reset()
 
     def _check_layers(self) -> None:
         if not self.mlp:
@@ -341,6 +349,23 @@ class RunSettings(Settings):
             raise InputError(
                 "lr_floor is 0, so the rates would fall without end, and each fall starts the "
                 "count of early_stopping again; use one above 0, such as 0.01"
+            )
+
+    def _check_reset(self) -> None:
+        """Refuse new embeddings that nothing trains, reads at the right time, or should lose."""
+        if self.epochs == 1:
+            raise InputError(
+                "reset_embeddings has no effect in one epoch; set `epochs` to 2 or more, or omit it"
+            )
+        if self.evaluate_every is not None:
+            raise InputError(
+                f"evaluate_every is {self.evaluate_every}, but with reset_embeddings the scores "
+                "within an epoch are those of new embeddings; remove one of them"
+            )
+        if lost := [name for name in self.pretrained if name not in self.frozen]:
+            raise InputError(
+                f"reset_embeddings would replace the `pretrained_embeddings` of {lost[0]!r} after "
+                "the first epoch; remove one of them, or also give `freeze_embeddings` the column"
             )
 
     @property

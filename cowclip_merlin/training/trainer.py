@@ -39,6 +39,7 @@ from cowclip_merlin.training.several_workers.worker_state import (
     largest_signal,
     logging_traffic,
 )
+from cowclip_merlin.training.starting.new_embeddings import reset_embeddings
 from cowclip_merlin.training.step_recorder import AfterEpoch, NoRecorder, StepRecorder, ignore_epoch
 from cowclip_merlin.training.stopping.best_epoch import (
     end_message,
@@ -250,6 +251,9 @@ class Trainer:
         first = int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
+            if epoch and self.settings.reset_embeddings:
+                self.log.info("epoch %d starts with new embeddings", epoch + 1)
+                reset_embeddings(self.model, self.optimizer, epoch)
         lap, step = _Lap(first), first
         lengths, batches = self._executions(epoch, first)
         # `closing` ends the thread that streams rows, even after an error.

@@ -16,7 +16,7 @@ RMSE = "rmse"
 
 
 OF_RUN = ("optimizer", "lr_schedule", "lr_factor", "lr_every", "lr_floor")
-OF_RUN += ("activation", "dropout", "batch_norm")
+OF_RUN += ("activation", "dropout", "batch_norm", "reset_embeddings")
 """Attributes of a line that are those of `RunSettings`."""
 
 
@@ -42,6 +42,7 @@ class ExperimentLine:
         activation: of the hidden layers.
         dropout: share of the hidden layers' outputs that a step sets to 0.
         batch_norm: whether the hidden layers normalize by the batch.
+        reset_embeddings: whether each epoch starts with new embeddings.
         update: name of the update; None: that of the command line.
         epochs: number of epochs; None: that of the sizing.
         overrides: values at the base batch. They replace those of the sizing and the preset.
@@ -69,6 +70,7 @@ class ExperimentLine:
     activation: str = "relu"
     dropout: float = 0.0
     batch_norm: bool = False
+    reset_embeddings: bool = False
     update: str | None = None
     epochs: int | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)

@@ -62,7 +62,9 @@ def final_settings(trial: FrozenTrial) -> RunSettings:
         found = replace(found, early_stopping=PATIENCE)
     else:
         epochs = outcome_of(trial).best_epoch
-        found = replace(found, epochs=epochs, validation_fraction=0.0, validation_split="random")
+        how = {"validation_fraction": 0.0, "validation_split": "random"}
+        how["reset_embeddings"] = found.reset_embeddings and epochs > 1
+        found = replace(found, epochs=epochs, **how)
     filled = replace(found, overrides={**base_rates(found), **found.overrides})
     same = filled.hyperparameters("table") == found.hyperparameters("table")
     return filled if same else found

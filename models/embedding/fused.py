@@ -15,6 +15,9 @@ from cowclip_merlin.types import DType, JsonObject, Tensor, TensorShape, Variabl
 
 tf = compat.tensorflow()
 
+EPOCH_SEED = 1 << 32
+"""Added to the seed for each further draw; the seed of a run is smaller."""
+
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
@@ -61,10 +64,27 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         )
         super().build(input_shape)
 
-    def _initial(self, field: int) -> Tensor:
-        """Draw the rows of a field; they depend only on its index and size, and on the seed."""
-        rows = list(self.layout.fields.values())[field]
-        return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
+    def _initial(self, field: int, epoch: int = 0) -> Tensor:
+        """Draw the rows of a field; they depend only on its index and size, seed and epoch."""
+        rows, seed = list(self.layout.fields.values())[field], self._seed(field, epoch)
+        return self.std * tf.random.stateless_normal([rows, self.dim], seed=seed)
+
+    def _seed(self, field: int, epoch: int) -> list[int]:
+        return [self.seed + EPOCH_SEED * epoch, field]
+
+    def redraw(self, epoch: int) -> list[Variable]:
+        """Draw all rows that train anew; return their tables.
+
+        Args:
+            epoch: number of the draw. `build` makes draw 0.
+        """
+        fields, trained = list(self.layout.fields), []
+        for table, layout in self.table_layouts():
+            for name, first in zip(layout.fields, layout.offsets) if table.trainable else ():
+                values = self._initial(fields.index(name), epoch)
+                self._update(table, tf.range(first, first + len(values)), values)
+            trained += [table] if table.trainable else []
+        return trained
 
     def call(self, ids: Ids, training: bool = False) -> Tensor:
         """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""

@@ -40,20 +40,26 @@ class ShardedEmbedding(FusedEmbedding):
         )
         self.built = True
 
-    def _own_rows(self, shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
+    def _own_rows(
+        self,
+        shape: Sequence[int] = (),
+        dtype: DType | None = None,
+        epoch: int = 0,
+        **_: Any,
+    ) -> Tensor:
         """Draw the rows of this worker, without the whole table in memory."""
         parts, offset = [], 0
         for field, rows in enumerate(self.layout.fields.values()):
             for first in range(0, rows, BLOCK_ROWS):
-                block = self._block(field, first, min(BLOCK_ROWS, rows - first))
+                block = self._block(field, first, min(BLOCK_ROWS, rows - first), epoch)
                 begin = -(offset + first - self.rank) % self.size
                 parts.append(block[begin :: self.size])
             offset += rows
         return self.std * tf.concat(parts, 0)
 
-    def _block(self, field: int, first: int, count: int) -> Tensor:
+    def _block(self, field: int, first: int, count: int, epoch: int) -> Tensor:
         """Draw `count` rows of a field from row `first` on, before they are scaled."""
-        seed = tf.constant([self.seed, field], tf.int64)
+        seed = tf.constant(self._seed(field, epoch), tf.int64)
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
         return tf.raw_ops.StatelessRandomNormalV2(
             shape=[count, self.dim],
@@ -62,6 +68,12 @@ class ShardedEmbedding(FusedEmbedding):
             alg=1,  # Philox
             dtype=tf.float32,
         )
+
+    def redraw(self, epoch: int) -> list[Variable]:
+        """Draw all rows of this worker anew, as `FusedEmbedding.redraw`."""
+        values = self._own_rows(epoch=epoch)
+        self._update(self.table, tf.range(len(values)), values)
+        return [self.table]
 
     def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
         """Set those rows of a field that are on this worker, as `FusedEmbedding.set_rows`."""

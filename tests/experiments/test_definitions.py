@@ -105,6 +105,7 @@ def test_every_file_is_sound(name):
         ({"lines": [LINE | {"published": {1: "80.76"}}]}, "numbers by multiplier"),
         ({"lines": [LINE | {"published": {8: 80.31}}]}, "published is for 8, "),
         ({"lines": [LINE | {"overrides": [1]}]}, r"overrides is \[1\]; "),
+        ({"lines": [LINE | {"reset_embeddings": 1}]}, "reset_embeddings is 1; give true or false"),
         ({"kind": "sweep", "grid": [1]}, r"grid is \[1\]; "),
         ({"kind": "sweep", "grid": {"r": [1, 1.0]}}, r"grid\.r is \[1, 1\.0\]; .*once"),
         (

@@ -55,6 +55,14 @@ def test_rules_multiply_the_base_rates_of_the_sizing(rule):
     assert (got.init_std, got.warmup_epochs) == (1e-4, 0)
 
 
+def test_a_line_may_start_each_epoch_with_new_embeddings():
+    lines = [{"label": label, "multipliers": [1], "reset_embeddings": label == "new"}
+             for label in ("kept", "new")]  # fmt: skip
+    given = {"title": "t", "claim": "c", "lines": lines}
+    runs = plan_runs(parse_experiment(Path("mine.yaml"), given), SMALL, seeds=1)
+    assert {run.label: run.settings.reset_embeddings for run in runs} == {"kept": 0, "new": 1}
+
+
 def test_ablations_change_one_thing_each():
     whole = settings("table12", SMALL, "CowClip", "largest").hyperparameters("criteo")
     changed = {

@@ -140,6 +140,18 @@ def test_a_plateau_keeps_its_held_out_rows(search, trained, tmp_path):
     assert row["ended"] == "early stop" and int(row["epochs"]) > 4  # at smaller rates, too
 
 
+@pytest.mark.parametrize("best", [1, 2])
+def test_the_best_epoch_of_new_embeddings_may_be_the_first(
+    search, trained, tmp_path, monkeypatch, best
+):
+    auc = {epoch: 0.8 - 0.01 * abs(epoch - best) for epoch in range(1, 4)}
+    monkeypatch.setitem(globals(), "pretend", lambda settings, epoch: auc[epoch])
+    assert search("--trials", "1", "--epochs", "3", "--reset-embeddings") == 0
+    assert trained[0].reset_embeddings
+    found = read_settings(tmp_path / "tuned/settings.yaml")
+    assert (found["epochs"], found.get("reset_embeddings", False)) == (best, best > 1)
+
+
 def test_trials_are_pruned_and_diverge_without_an_error(search, trained, tmp_path, monkeypatch):
     def training(data, settings, **how):
         if settings.hyperparameters("table").dense_lr > 1e-2:

@@ -49,5 +49,6 @@ def of_two(rows, other_rows, folder):
         "data": {"arguments": refused, "data_of_last": str(other_rows)},
         "no data": {"arguments": refused, "data_of_last": str(folder / "none")},
         "sharded": {"arguments": sharded(rows, folder / "sharded", 2)},
+        "reset": {"arguments": sharded(rows, folder / "reset", 2, "--reset-embeddings")},
         "stopping": {"arguments": sharded(rows, folder / "stopping", 30, *STOPPING)},
     }

@@ -8,10 +8,11 @@ import signal
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from run_commands import REFUSED
+from run_commands import REFUSED, sharded
 from sklearn.metrics import roc_auc_score
 
 from cowclip_merlin import compat
+from cowclip_merlin.cli import main
 from cowclip_merlin.loading.holdout import validation_mask
 from cowclip_merlin.training import evaluate_run
 
@@ -67,6 +68,14 @@ def test_metrics_equal_those_of_one_process(one, by_two, ended):
         assert a["step"] == b["step"]
         assert abs(float(a["test_auc"]) - float(b["test_auc"])) < 1e-5
         for name in ("train_loss", "test_log_loss", "clipped_share", "mean_clip_factor"):
+            np.testing.assert_allclose(float(a[name]), float(b[name]), rtol=1e-3)
+
+
+def test_new_embeddings_are_those_of_one_process(rows, by_two, ended, tmp_path):
+    assert [code for code, _ in ended["reset"]] == [0, 0], ended["reset"]
+    assert main(sharded(rows, tmp_path / "one", 2, "--reset-embeddings")) == 0
+    for a, b in zip(metrics(tmp_path / "one"), metrics(by_two / "reset"), strict=True):
+        for name in ("train_loss", "test_log_loss"):
             np.testing.assert_allclose(float(a[name]), float(b[name]), rtol=1e-3)
 
 

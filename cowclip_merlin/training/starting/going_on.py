@@ -13,6 +13,7 @@ from cowclip_merlin.training.stopping.best_epoch import Score, kept_row, score_o
 
 _OF_ONE_RUN: Mapping[str, Any] = {
     "epochs": 1,
+    "reset_embeddings": False,
     "validation_fraction": 0.0,
     "validation_split": "random",
     "early_stopping": None,
@@ -27,7 +28,7 @@ _OF_ONE_RUN: Mapping[str, Any] = {
 def settings_to_go_on(run: str | FilePath, **given: Any) -> RunSettings:
     """Return the settings of a run, for one epoch on more rows.
 
-    Validation, early stopping, rates that fall and given embeddings are not among them.
+    Validation, early stopping, rates that fall, given and reset embeddings are not among them.
 
     Args:
         run: the run folder.

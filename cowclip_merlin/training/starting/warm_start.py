@@ -135,6 +135,11 @@ class WarmStart:
             raise InputError(
                 "`pretrained_embeddings` and `from` both give embeddings their start; omit one"
             )
+        if settings.reset_embeddings:
+            raise InputError(
+                "`reset_embeddings` would replace the embeddings of `from` after the first epoch; "
+                "omit one"
+            )
         if frozen := (*settings.frozen, *self._config.settings.frozen):
             raise InputError(
                 f"{self._run}: `from` needs the optimizer's state of all embeddings, which "

@@ -32,6 +32,7 @@ def test_settings_that_cannot_be_are_refused(values, message):
         ({"lr_schedule": "linear"}, {}, "a stream has no length; also set lr_events"),
         ({}, {"lr_events": 5}, "lr_events has no effect with lr_schedule 'constant'; remove it"),
         ({"lr_schedule": "linear"}, {"lr_events": 0}, "lr_events is 0; it must be at least 1"),
+        ({"epochs": 2, "reset_embeddings": True}, {}, "reset_embeddings is for the epochs of a"),
         ({}, {"capacity": 0}, "capacity is 0"),
         ({}, {"absent": "ones"}, "unknown absent 'ones'"),
         ({"clip": "global"}, {}, "global.*each row by itself.* cowclip"),
