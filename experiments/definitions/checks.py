@@ -108,7 +108,6 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "str | None": _TEXT,
     "int | None": _COUNT,
     "int": _COUNT,
-    "bool": (lambda value: isinstance(value, bool), "give true or false"),
     "float": (_finite, "give a number"),
     "float | None": (_finite, "give a number"),
     "bool": (lambda value: isinstance(value, bool), "give true or false"),
