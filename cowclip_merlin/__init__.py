@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         workflows,
     )
     from cowclip_merlin.metrics import log_loss, roc_auc
-    from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.optimizer import CowClip, RowWiseAdagrad
     from cowclip_merlin.training.scoring.scorer import score
 
 __version__ = "0.1.0"
@@ -40,6 +40,7 @@ __all__ = [
     "CowClip",
     "Hyperparameters",
     "InputError",
+    "RowWiseAdagrad",
     "diagnostics",
     "load_model",
     "log_loss",
@@ -58,6 +59,7 @@ __all__ = [
 
 _LAZY = {
     "CowClip": "optimizer",
+    "RowWiseAdagrad": "optimizer",
     "roc_auc": "metrics",
     "log_loss": "metrics",
     "score": "training.scoring.scorer",

@@ -33,8 +33,8 @@ KERNEL_BACKENDS = ("numba", "cupy")
 BACKENDS = ("auto", "tensorflow", *KERNEL_BACKENDS)
 """Implementations of the row updates; see `CowClip`."""
 
-OPTIMIZERS = ("adam", "adagrad")
-"""Optimizers of a training run."""
+OPTIMIZERS = ("adam", "adagrad", "rowwise_adagrad")
+"""Optimizers of a training run; the last one has plain Adagrad for the dense weights."""
 
 ACTIVATIONS = ("relu", "gelu", "dice")
 """Activations of the hidden layers; see `models.Architecture`."""

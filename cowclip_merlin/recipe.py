@@ -159,7 +159,7 @@ def update_words(settings: RunSettings, kind: str) -> tuple[str, str]:
         kind: of the data: "criteo", "avazu" or "table".
     """
     values, clip = settings.hyperparameters(kind), settings.effective_clip
-    if settings.optimizer == "adagrad" and values.l2:
+    if settings.optimizer != "adam" and values.l2:
         return "dense", "exact needs Adam, or no L2"
     if clip not in ("none", "cowclip"):
         return "dense", "exact is for the clips none and cowclip"

@@ -115,6 +115,7 @@ AUTO = [
     ({"clip": "field"}, "dense"),
     ({"optimizer": "adagrad"}, "exact"),
     ({"optimizer": "adagrad", "overrides": {"l2": 1e-5}}, "dense"),
+    ({"optimizer": "rowwise_adagrad"}, "exact"),
 ]
 
 

@@ -8,6 +8,7 @@ parallel) and `cupy` (GPU). They do not import TensorFlow.
 - `clip_rows`: add L2, then clip each row, in one pass.
 - `replay_rows`: apply the steps that absent rows have missed.
 - `update_rows`: sum, L2, clip and Adam for the rows of the batch, in one pass.
+- `adagrad_rows`: L2, clip and Adagrad, with accumulators per number or per row.
 
 On the CPU, training calls the two halves of `update_rows` that `numba` also has: `sum_rows`, and
 `step_rows` after other workers have added their sums. On a GPU, TensorFlow operations launch the

@@ -314,3 +314,26 @@ def update_rows(
     g = sum_rows(values, groups)
     rows = cupy.arange(len(groups.ids)) if rows is None else rows
     return step_rows(w, m, v, rows, g, groups.starts, alpha, settings)
+
+
+def adagrad_rows(
+    w: Array,
+    sums: Array,
+    rows: Array,
+    g: Array,
+    starts: Array,
+    rate: float,
+    settings: RowSettings,
+) -> Array:
+    """See `kernels.reference.adagrad_rows`; factors float32 [u]."""
+    _check_state(w=w, sums=sums)
+    u, d = g.shape
+    factor = cupy.empty(u, np.float32)
+    rows = cupy.ascontiguousarray(rows, dtype=np.int64)
+    starts = cupy.ascontiguousarray(starts, dtype=np.int64)
+    constants = _clip_constants(settings, d, settings.kernel_id)
+    _launch_rows(
+        "adagrad_rows", d, u, w, sums, rows, g, starts, np.int64(u), np.int32(d),
+        np.int32(sums.shape[1]), np.float32(rate), np.float32(settings.epsilon), *constants, factor,
+    )  # fmt: skip
+    return factor

@@ -14,7 +14,7 @@ from cowclip_merlin.types import Array, ArrayOrTensor
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings:
-    """Settings of L2, clip and Adam.
+    """Settings of L2, clip, and Adam or Adagrad.
 
     Attributes:
         l2: the penalty is `l2 * ||w||^2`.
@@ -23,7 +23,7 @@ class RowSettings:
         clip_settings: settings of the clip.
         beta_1: decay of Adam's first moment.
         beta_2: decay of Adam's second moment.
-        epsilon: added to the square root of the second moment.
+        epsilon: added to the square root of the second moment, or of Adagrad's accumulator.
         squares: factor of the squared gradients in the second moment; 1 in the CUDA kernels.
         micro_batches: equal parts of a batch. The second moment takes the sum of their squared
             gradients, instead of the square of their sum; 1 in the CUDA kernels.

@@ -18,6 +18,7 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
+from cowclip_merlin.kernels.loops import adagrad as adagrad_loops
 from cowclip_merlin.kernels.loops import group as group_loops
 from cowclip_merlin.kernels.loops import replay as replay_loops
 from cowclip_merlin.kernels.loops import rows as row_loops
@@ -186,6 +187,23 @@ def update_rows(
     squares = square_rows(values, groups, parts) if parts > 1 else None
     rows = np.arange(len(groups.ids), dtype=np.int32) if rows is None else rows
     return step_rows(w, m, v, rows, g, groups.starts, alpha, settings, squares)
+
+
+def adagrad_rows(
+    w: Array,
+    sums: Array,
+    rows: Array,
+    g: Array,
+    starts: Array,
+    rate: float,
+    settings: RowSettings,
+) -> Array:
+    """See `kernels.reference.adagrad_rows`; factors float32 [u]."""
+    factor = np.empty(len(rows), np.float32)
+    numbers = np.float32(rate), np.float32(settings.epsilon)
+    constants = _constants(settings, w.shape[1], settings.kernel_id)
+    adagrad_loops.adagrad_each(w, sums, rows, g, starts, *numbers, *constants, factor)
+    return factor
 
 
 def replay_rows(

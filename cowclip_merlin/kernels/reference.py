@@ -226,3 +226,35 @@ def update_rows(
     for i, k in enumerate(rows):
         adam(w[k], m[k], v[k], g[i], alpha, settings, factor[i] ** 2 * squares[i])
     return factor
+
+
+def adagrad_rows(
+    w: Array,
+    sums: Array,
+    rows: Array,
+    g: Array,
+    starts: Array,
+    rate: float,
+    settings: RowSettings,
+) -> Array:
+    """Apply L2, clip and Adagrad to these rows, in place.
+
+    Args:
+        w: weights [N, d].
+        sums: accumulators: [N, d], or [N, 1] for row-wise Adagrad, which adds mean squares.
+        rows: row of each distinct id, int [u].
+        g: summed gradient of each distinct id, [u, d].
+        starts: `Groups.starts`, for the counts.
+        rate: learning rate.
+        settings: L2, clip (one of `choices.kernel_clips()`) and epsilon.
+
+    Returns:
+        The clip factor of each distinct id, [u].
+    """
+    clipped, factor = clip_rows(g, w[rows], np.diff(starts), settings)
+    for i, k in enumerate(rows):
+        squares = clipped[i] ** 2
+        sums[k] += squares if sums.shape[1] > 1 else squares.mean()
+        root = np.sqrt(sums[k]) + settings.epsilon
+        w[k] -= np.where(root > 0, rate * clipped[i] / np.where(root > 0, root, 1), 0)
+    return factor

@@ -10,6 +10,7 @@ from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.keras_updates.rowwise_adagrad import RowWiseAdagrad
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.types import JsonObject, KerasOptimizer
@@ -60,8 +61,8 @@ def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
         InputError: if a value is out of range or unknown, or the optimizer or the machine does
             not support it.
     """
-    update = resolve_update(check(config), optimizer)
-    return check(replace(config, update=update, backend=choose_backend(config, optimizer)))
+    config = replace(config, update=resolve_update(check(config), optimizer))
+    return check(replace(config, backend=choose_backend(config, optimizer)))
 
 
 def check(config: Config) -> Config:
@@ -117,8 +118,7 @@ def resolve_update(config: Config, optimizer: KerasOptimizer) -> str:
     """
     if config.update != "exact" or is_plain_adam(optimizer):
         return config.update
-    kind = type(optimizer)
-    still = kind is tf.keras.optimizers.legacy.Adagrad or _is_plain_sgd(optimizer)
+    still = type(optimizer) in _ADAGRADS or _is_plain_sgd(optimizer)
     if still and config.l2 == 0:
         return "lazy"
     reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
@@ -132,7 +132,7 @@ def choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
     """Choose the backend: "tensorflow", "numba" or "cupy".
 
     Args:
-        config: the arguments of `CowClip`.
+        config: the arguments of `CowClip`, with the resolved update.
         optimizer: the embedding optimizer.
 
     Raises:
@@ -173,8 +173,13 @@ def _gpu_backend() -> str:
 
 
 def _why_no_kernels(config: Config, optimizer: KerasOptimizer) -> str | None:
-    if not is_plain_adam(optimizer):
-        return f"works with Adam, not with {described(optimizer)}"
+    if is_plain_adagrad(optimizer):
+        if config.update == "dense":
+            return f"updates only rows of the batch with {described(optimizer)}"
+        if config.micro_batches > 1:
+            return f"squares whole batches with {described(optimizer)}"
+    elif not is_plain_adam(optimizer):
+        return f"works with Adam and Adagrad, not with {described(optimizer)}"
     if choices.CLIPS[config.clip].kernel_id is None:
         return f"does not work with the clip {config.clip!r}"
     return None
@@ -182,6 +187,8 @@ def _why_no_kernels(config: Config, optimizer: KerasOptimizer) -> str | None:
 
 def _why_no_cupy(config: Config, optimizer: KerasOptimizer) -> str | None:
     """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
+    if not is_plain_adam(optimizer):
+        return f"works with Adam, not with {described(optimizer)}"
     if isinstance(optimizer, VaryingAdam):
         return "works with constant betas"
     if config.micro_batches > 1:
@@ -201,6 +208,19 @@ def is_plain_adam(optimizer: KerasOptimizer) -> bool:
     adam = tf.keras.optimizers.legacy.Adam
     plain = type(optimizer) in (adam, LazyAdam, VaryingAdam) and not optimizer.amsgrad
     return plain and not changes_gradients(optimizer)
+
+
+_ADAGRADS = (tf.keras.optimizers.legacy.Adagrad, RowWiseAdagrad)
+
+
+def is_plain_adagrad(optimizer: KerasOptimizer) -> bool:
+    """Whether this is Keras's legacy Adagrad or the row-wise one, without other changes."""
+    return type(optimizer) in _ADAGRADS and not changes_gradients(optimizer)
+
+
+def row_slots(optimizer: KerasOptimizer) -> tuple[str, ...]:
+    """Return the names of what an Adam or Adagrad keeps for each row of a table."""
+    return ("accumulator",) if type(optimizer) in _ADAGRADS else ("m", "v")
 
 
 def _is_plain_sgd(optimizer: KerasOptimizer) -> bool:
@@ -254,7 +274,7 @@ def row_optimizer(optimizer: KerasOptimizer) -> KerasOptimizer:
         config.pop("amsgrad")
         config["learning_rate"] = optimizer._hyper["learning_rate"]
         return LazyAdam(**config, gradient_transformers=optimizer.gradient_transformers)
-    if _is_plain_sgd(optimizer) or type(optimizer) in (legacy.Adagrad, legacy.Ftrl):
+    if _is_plain_sgd(optimizer) or type(optimizer) in (*_ADAGRADS, legacy.Ftrl):
         return optimizer
     raise InputError(
         f'update="lazy" works with Adam, Adagrad, Ftrl and SGD without momentum, '

@@ -11,6 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.decoupled import dense_optimizer
+from cowclip_merlin.optimizer.keras_updates.rowwise_adagrad import RowWiseAdagrad
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
 from cowclip_merlin.types import (
     DType,
@@ -53,7 +54,8 @@ class InnerOptimizers:
         outer: type,
     ) -> None:
         # HDF5 files store the class name without the package that registers it.
-        with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
+        names = {"RowAdam": LazyAdam, "LazyAdam": LazyAdam, "RowWiseAdagrad": RowWiseAdagrad}
+        with tf.keras.utils.custom_object_scope(names):
             self.embedding = compat.legacy_optimizer(embedding)
         self.dense = dense_optimizer(dense)
         for role, optimizer in self._by_role().items():
@@ -66,6 +68,11 @@ class InnerOptimizers:
             raise InputError(
                 "embedding_optimizer and dense_optimizer are one object, which would count each "
                 "step twice; give two different optimizers"
+            )
+        if isinstance(self.dense, RowWiseAdagrad):
+            raise InputError(
+                "dense_optimizer is RowWiseAdagrad, which is for tables: give another one, such as "
+                "tf.keras.optimizers.legacy.Adagrad(0.01)"
             )
         refuse_aggregators(self.embedding, self.dense)
         if update == "lazy":
@@ -256,7 +263,8 @@ def optimizers_of(
         )
     steps = warmup_steps(values, steps_per_epoch or 0)
     rates = (values.embedding_lr, warmup_schedule(values.dense_lr, steps))
-    embedding, dense = (optimizer_of(values, rate) for rate in rates)
+    embedding = optimizer_of(values, rates[0], tables=True)
+    dense = optimizer_of(values, rates[1])
     return embedding, dense
 
 
@@ -265,6 +273,7 @@ def optimizer_of(
     rate: float | LearningRateSchedule,
     *,
     adam: type[KerasOptimizer] | None = None,
+    tables: bool = False,
 ) -> KerasOptimizer:
     """Build the Keras optimizer of these hyper-parameters.
 
@@ -272,13 +281,16 @@ def optimizer_of(
         values: hyper-parameters.
         rate: a number or a schedule.
         adam: subclass of Keras's legacy Adam; by default that class.
+        tables: whether it is that of embedding tables, which may be `RowWiseAdagrad`.
     """
     legacy = tf.keras.optimizers.legacy
     if values.optimizer == "adam":
         betas = {"beta_1": values.beta_1, "beta_2": values.beta_2}
         return (adam or legacy.Adam)(rate, **betas, epsilon=values.epsilon)
+    row_wise = tables and values.optimizer == "rowwise_adagrad"
+    kind = RowWiseAdagrad if row_wise else legacy.Adagrad
     start = values.initial_accumulator
-    return legacy.Adagrad(rate, initial_accumulator_value=start, epsilon=values.epsilon)
+    return kind(rate, initial_accumulator_value=start, epsilon=values.epsilon)
 
 
 def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:

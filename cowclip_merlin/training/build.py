@@ -59,7 +59,19 @@ def choose_device(device: str) -> str:
     return "gpu" if gpus else "cpu"
 
 
-_ARRAYS = {"adam": 3, "adagrad": 2}  # weights, and what the optimizer has for each of them
+def numbers_per_id(optimizer: str, d: int, *, counts_steps: bool) -> int:
+    """Return how many numbers of 4 bytes an id of a table has: weights and optimizer state.
+
+    Args:
+        optimizer: one of `choices.OPTIMIZERS`.
+        d: length of a row.
+        counts_steps: whether rows can miss steps, as those of Adam with `update="exact"`.
+
+    >>> [numbers_per_id(x, 16, counts_steps=False) for x in ("adam", "adagrad", "rowwise_adagrad")]
+    [48, 32, 17]
+    """
+    state = {"adam": 2 * d, "adagrad": d, "rowwise_adagrad": 1}[optimizer]
+    return d + state + int(counts_steps)
 
 
 def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -> None:
@@ -82,7 +94,9 @@ def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -
     rows = sum(data.tables.values())
     if group and settings.tables == "sharded":
         rows = shard_rows(rows, group.rank, group.size)
-    needed = 4 * _ARRAYS[settings.optimizer] * rows * settings.embedding_dim
+    counts_steps = settings.optimizer == "adam" and settings.update == "exact"
+    numbers = numbers_per_id(settings.optimizer, settings.embedding_dim, counts_steps=counts_steps)
+    needed = 4 * numbers * rows
     if needed > left:
         raise InputError(
             f"not enough memory: the tables of {data.path} take {needed / 1e9:.2f} GB with the "
@@ -238,7 +252,8 @@ def build_optimizer_of(
     if falling is not None:
         rates = [falling.of(rate) for rate in rates]
     adam = VaryingAdam if varying else None
-    embedding, dense = (optimizer_of(values, rate, adam=adam) for rate in rates)
+    embedding = optimizer_of(values, rates[0], adam=adam, tables=True)
+    dense = optimizer_of(values, rates[1], adam=adam)
     return CowClip(
         embedding_optimizer=embedding,
         dense_optimizer=dense,

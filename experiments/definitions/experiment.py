@@ -34,7 +34,7 @@ class ExperimentLine:
         model: name of the architecture.
         rule: scaling rule.
         clip: name of the clip; None: that of the rule.
-        optimizer: "adam" or "adagrad".
+        optimizer: one of `choices.OPTIMIZERS`.
         lr_schedule: how the rates fall; "plateau" only where validation rows are scored.
         lr_factor: by what a fall of "plateau" and "step" multiplies the rates.
         lr_every: epochs from fall to fall of "step".

@@ -10,8 +10,9 @@ import pytest
 from markdown_pages import ROOT
 
 import cowclip_merlin as cc
-from cowclip_merlin import diagnostics, models, online, tables, training, triton, workflows
+from cowclip_merlin import compat, diagnostics, models, online, tables, training, triton, workflows
 from cowclip_merlin.cli import COMMANDS
+from cowclip_merlin.training.build import numbers_per_id
 
 MODULES = {
     "cc": cc,
@@ -128,3 +129,28 @@ def test_the_flights_with_the_defaults_are_those_of_the_note():
         r"AUC is ([\d.]+)% at batch 1,024 and ([\d.]+)% at 32,768", page
     ).groups()
     assert re.search(rf"gave {base} at its base batch, [\d.]+ at 8 and {large} at 32 times", note)
+
+
+def test_bytes_per_id_are_those_of_the_tables_and_their_state():
+    tf, n, d = compat.tensorflow(), 100, 16
+    legacy = tf.keras.optimizers.legacy
+    made = {
+        "Adam": (legacy.Adam(), "lazy", "adam"),
+        "with `exact`": (legacy.Adam(), "exact", "adam"),
+        "Adagrad": (legacy.Adagrad(), "lazy", "adagrad"),
+        "row-wise": (cc.RowWiseAdagrad(), "lazy", "rowwise_adagrad"),
+        "SGD": (legacy.SGD(), "lazy", None),
+    }
+    rows = rows_of("choosing.md")
+    cells = rows[rows.index(tuple(made)) + 1]
+    for words, (inner, update, name) in zip(cells, made.values(), strict=True):
+        factor, _, more = words.partition("d")
+        table = tf.Variable(tf.zeros([n, d]))
+        optimizer = cc.CowClip(inner, update=update, backend="tensorflow")
+        optimizer.create_state([table])
+        held = [table, *optimizer.weights]
+        per_row = sum(4 * x.shape.num_elements() for x in held if x.shape[:1] == [n]) / n
+        assert per_row == int(factor) * d + int(more.strip("+ ") or 0), words
+        if name:
+            numbers = numbers_per_id(name, d, counts_steps=update == "exact")
+            assert per_row == 4 * numbers

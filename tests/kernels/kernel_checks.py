@@ -223,6 +223,24 @@ def check_update(subject, case, settings, values=None, alpha=1e-2):
         close(subject.get(got), wanted)
 
 
+def check_adagrad(subject, case, settings, rowwise, rate=0.1):
+    """L2, clip and Adagrad, with rows anywhere in a larger table."""
+    rows = reference.unique_rows(case.ids, case.values)
+    starts, u = reference.group_rows(case.ids).starts, len(case.w)
+    where = np.random.default_rng(u).permutation(2 * u + 1)[:u]
+    w = np.full((2 * u + 1, case.w.shape[1]), 7, np.float32)
+    sums = np.full_like(w[:, :1] if rowwise else w, 7)
+    w[where], sums[where] = case.w, case.v[:, : sums.shape[1]]
+    expected, actual = double(w, sums), [subject.put(x) for x in (w, sums)]
+    g = subject.put(rows.g.astype(np.float32))
+    want = reference.adagrad_rows(*expected, where, rows.g, starts, rate, settings)
+    batch = subject.put(where), g, subject.put(starts)
+    factor = subject.kernels.adagrad_rows(*actual, *batch, rate, settings)
+    close(subject.get(factor), want)
+    for wanted, got in zip(expected, actual):
+        close(subject.get(got), wanted)
+
+
 def check_bad_gradient(subject, case, bad, settings):
     """The error names the first distinct id that is not finite; nothing is written."""
     values = case.values.copy()
@@ -250,6 +268,11 @@ def check_same_bits(one, other, case, settings, gaps):
         steps = int(gaps.max(initial=0))
         alphas = subject.put(alphas_of(max(steps, 1), settings).astype(np.float32))
         subject.kernels.replay_rows(*state, last, alphas, steps, settings)
+        for slots in (case.v[:, :1], case.v):
+            w, slots = subject.put(case.w), subject.put(np.ascontiguousarray(slots))
+            batch = subject.put(np.arange(len(case.w))), sums, groups.starts
+            subject.kernels.adagrad_rows(w, slots, *batch, 0.1, settings)
+            state += [w, slots]
         results.append([subject.get(x) for x in (sums, factor, *state)])
     for a, b in zip(*results):
         np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))

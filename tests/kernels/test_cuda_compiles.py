@@ -55,6 +55,7 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "clip_rows",
             "take_behind",
             "step_rows",
+            "adagrad_rows",
             "histogram",
             "onesweep",
             "heads",

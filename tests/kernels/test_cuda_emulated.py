@@ -13,6 +13,7 @@ from kernel_checks import (
     Subject,
     bfloat16_bits,
     cases,
+    check_adagrad,
     check_bad_gradient,
     check_clip,
     check_group,
@@ -70,6 +71,7 @@ def test_all_kernels(emulated, data):
     check_unique(emulated, case)
     check_clip(emulated, case, data.draw(settings_of_rows(CLIPS)))
     check_update(emulated, case, data.draw(settings_of_rows(ROW_CLIPS)))
+    check_adagrad(emulated, case, data.draw(settings_of_rows(ROW_CLIPS)), data.draw(st.booleans()))
     to = data.draw(st.integers(0, 60))
     gaps = np.random.default_rng(seed).integers(-3, to + 1, len(case.w))
     check_replay(emulated, case, np.minimum(gaps, to), to, data.draw(replays_on_gpu()))
@@ -88,6 +90,8 @@ def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
         check_update(
             subject, case, RowSettings(clip=clip, l2=1e-3, clip_settings=ClipSettings(bound=2.0))
         )
+    for rowwise in (True, False):
+        check_adagrad(subject, case, RowSettings(l2=1e-3), rowwise)
     check_update(subject, case, RowSettings(), values=bfloat16_bits(case.values))
     check_unique(subject, case, values=bfloat16_bits(case.values))
 
@@ -186,6 +190,7 @@ def test_all_kernels_in_another_order(emulated, d):
         check_unique(emulated, case)
         check_clip(emulated, case, RowSettings(l2=1e-3))
         check_update(emulated, case, RowSettings(l2=1e-3))
+        check_adagrad(emulated, case, RowSettings(l2=1e-3), rowwise=True)
         gaps = np.random.default_rng(d).integers(0, 50, len(case.w))
         check_replay(emulated, case, gaps, 60, RowSettings(l2=1e-4))
 

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_checks import CLIPS, EVERY, dims, parts, seeds, state, wide
+from kernel_checks import (
+    CLIPS,
+    EVERY,
+    Subject,
+    cases,
+    check_adagrad,
+    dims,
+    parts,
+    seeds,
+    settings_of_rows,
+    state,
+    wide,
+)
 
 from cowclip_merlin import choices, kernels
 from cowclip_merlin.choices import ClipSettings
@@ -98,6 +110,21 @@ def test_update_rows(ids, d, clip, scale, seed, micro_batches):
     np.testing.assert_allclose(factor, expected, rtol=1e-4)
     for a, b in zip(rows, slow, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * max(1, scale))
+
+
+@EVERY
+@given(cases(), settings_of_rows(choices.kernel_clips()), st.booleans())
+def test_adagrad_rows(case, numbers, rowwise):
+    check_adagrad(Subject(fast), case, numbers, rowwise)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_adagrad_does_not_divide_zero_by_zero(columns):
+    for kernels_ in (ref, fast):
+        w, sums = np.ones((2, 3), np.float32), np.zeros((2, columns), np.float32)
+        batch = np.array([1]), np.zeros((1, 3), np.float32), np.array([0, 1])
+        kernels_.adagrad_rows(w, sums, *batch, 0.1, RowSettings(epsilon=0.0))
+        assert (w == 1).all() and (sums == 0).all()
 
 
 @pytest.mark.parametrize("copies", [1, 2, 7])

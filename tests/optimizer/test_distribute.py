@@ -27,9 +27,9 @@ def train(strategy, update, scaled):
     with strategy.scope():
         tables = {k: tf.Variable(v, dtype=tf.float32, name=k) for k, v in start.items()}
         kernel = tf.Variable([1.0, 2.0])
-        opt = cc.CowClip(
-            tf.keras.optimizers.legacy.Adam(1e-2), "adam", l2=1e-2, update=update
-        )
+        adam = tf.keras.optimizers.legacy.Adam
+        inner = {"adam": adam, "rowwise": cc.RowWiseAdagrad}[sys.argv[2]](1e-2)
+        opt = cc.CowClip(inner, "adam", l2=1e-2, update=update)
         if scaled:
             opt = tf.keras.mixed_precision.LossScaleOptimizer(opt, dynamic=False, initial_scale=1)
 
@@ -67,9 +67,12 @@ print("equal")
 """
 
 
-@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
-def test_two_replicas_equal_one(two_devices, update):
-    assert two_devices.run(SCRIPT, update).endswith("equal\n")
+@pytest.mark.parametrize(
+    ("update", "inner"),
+    [*((x, "adam") for x in ("dense", "exact", "lazy")), ("dense", "rowwise"), ("lazy", "rowwise")],
+)
+def test_two_replicas_equal_one(two_devices, update, inner):
+    assert two_devices.run(SCRIPT, update, inner).endswith("equal\n")
 
 
 FIT = """

@@ -130,22 +130,28 @@ def test_ablations_and_rivals_reach_the_optimizer(name, data):
 
 
 @pytest.mark.parametrize("start", [None, 0.0, 0.7])
-def test_adagrad_starts_where_it_is_told(data, start):
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
+def test_adagrad_starts_where_it_is_told(data, optimizer, start):
     given = {} if start is None else {"overrides": {"initial_accumulator": start}}
-    settings = RunSettings(**BIG, optimizer="adagrad", **given)
+    settings = RunSettings(**BIG, optimizer=optimizer, **given)
     prepared = PreparedData.load(data)
     optimizer = build_optimizer(settings, settings.hyperparameters("criteo"), prepared, steps=4)
     for inner in (optimizer.embedding_optimizer, optimizer.dense_optimizer):
         config = inner.get_config()
         assert config["initial_accumulator_value"] == (1e-7 if start is None else start)
+    kinds = [type(x).__name__ for x in (optimizer.embedding_optimizer, optimizer.dense_optimizer)]
+    assert kinds == ["Adagrad" if settings.optimizer == "adagrad" else "RowWiseAdagrad", "Adagrad"]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("update", ["dense", "exact"])
-def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
+@pytest.mark.parametrize(
+    ("optimizer", "update"),
+    [("adagrad", "dense"), ("adagrad", "exact"), ("rowwise_adagrad", "exact")],
+)
+def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, optimizer, update):
     settings = RunSettings(
         model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
-        optimizer="adagrad", update=update,
+        optimizer=optimizer, update=update,
         overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2,
                    "initial_accumulator": 0.01},
     )  # fmt: skip
@@ -153,7 +159,7 @@ def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
     rows = train(data, replace(settings, epochs=3), out=tmp_path / "run", resume=True)
     whole = train(data, replace(settings, epochs=3), out=tmp_path / "whole")
     assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
-    words = "adagrad (initial accumulator 0.01, epsilon 1e-07), update "
+    words = f"{optimizer} (initial accumulator 0.01, epsilon 1e-07), update "
     assert words + update in (tmp_path / "run" / "train.log").read_text()
 
 
@@ -219,7 +225,7 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
     [
         ({"rule": "invariant", "optimizer": "adagrad"}, "'invariant'.* 'adagrad'; use 'sde'"),
         ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
-        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'.* adam, adagrad"),
+        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'.* adam, adagrad, rowwise"),
         ({"overrides": {"initial_accumulator": 0.1}}, "initial_accumulator.* Adagrad.* 'adam'"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),

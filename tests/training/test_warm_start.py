@@ -9,6 +9,7 @@ from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -66,7 +67,7 @@ def rows_by_value(data, model, optimizer):
 
 
 def slot_names(optimizer):
-    return optimizer.embedding_optimizer.get_slot_names()
+    return row_slots(optimizer.embedding_optimizer)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,11 @@ def slot_names(optimizer):
         thorough("dcnv2", "per_field", "dense", "adam"),
         thorough("wide_and_deep", "fused", "lazy", "adam"),
         thorough("dcn", "per_field", "dense", "adagrad"),
+        thorough("deepfm", "per_field", "lazy", "rowwise_adagrad"),
     ],
 )
 def test_every_known_value_keeps_its_row(days, tmp_path, model, tables, update, optimizer):
-    others = {"clip": "none", "rule": "none"} if optimizer == "adagrad" else {}
+    others = {"clip": "none", "rule": "none"} if optimizer != "adam" else {}
     settings = RunSettings(model=model, tables=tables, update=update, optimizer=optimizer,
                            epochs=1, seed=3, **others, **SMALL)  # fmt: skip
     train(days[0].path, settings, out=tmp_path / "run", device="cpu")

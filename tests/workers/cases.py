@@ -38,6 +38,7 @@ BY_THREE = [Case("deepfm", "adam", "exact", "sharded"), Case("deepfm", "adagrad"
 BY_TWO = [
     *(Case("deepfm", "adam", "exact", tables) for tables in ("fused", "sharded")),
     *(Case("deepfm", "adagrad", "lazy", tables) for tables in ("fused", "sharded", "per_field")),
+    Case("deepfm", "rowwise_adagrad", "lazy", "sharded"),
     Case("deepfm", "adam", "lazy"),
     Case("deepfm", "adam", "exact", micro_batches=4),
     Case("wide_and_deep", "adagrad", "dense"),

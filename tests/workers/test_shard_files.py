@@ -12,6 +12,7 @@ from cowclip_merlin.workers.partition import shard_rows
 TABLE = "weights/variables_in_order/3/"
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
 SLOT = ".OPTIMIZER_SLOT/optimizer/embedding_optimizer/m/.ATTRIBUTES/VARIABLE_VALUE"
+ACCUMULATOR = f"optimizer/embedding_optimizer/accumulator..0/{VALUE}"
 DENSE, LAST = f"weights/variables_in_order/30/{VALUE}", f"optimizer/table..0..last/{VALUE}"
 
 
@@ -43,6 +44,7 @@ def tables():
         TABLE + VALUE: rng.random((11, 4), np.float32),
         TABLE + SLOT: rng.random((11, 4), np.float32),
         LAST: rng.random(11, np.float32),
+        ACCUMULATOR: rng.random((11, 1), np.float32),
     }
 
 

@@ -17,7 +17,13 @@ def settings(**more):
 
 @pytest.mark.parametrize(
     ("more", "needed"),
-    [({}, 120_000), ({"optimizer": "adagrad"}, 80_000), ({"tables": "sharded"}, 120_000)],
+    [
+        ({}, 120_000),
+        ({"update": "exact"}, 124_000),
+        ({"optimizer": "adagrad", "rule": "none"}, 80_000),
+        ({"optimizer": "rowwise_adagrad", "rule": "none"}, 44_000),
+        ({"tables": "sharded"}, 120_000),
+    ],
 )
 def test_too_large_tables_are_one_line(monkeypatch, more, needed):
     monkeypatch.setattr(build, "bytes_left", lambda: needed)

@@ -21,7 +21,8 @@ from cowclip_merlin.workflows import PreparedData
 BATCH, ORDERS = 256, 8
 ODD = {3: 255, 5: 1, 20: 2, 49: 1}  # step -> rows of its batch
 BETAS = {"beta_1": 0.7, "beta_2": 0.968, "epsilon": 2e-8}
-RATES = {"adam": BETAS, "adagrad": {"embedding_lr": 0.02, "dense_lr": 0.02}}
+OF_ADAGRAD = {"embedding_lr": 0.02, "dense_lr": 0.02}
+RATES = {"adam": BETAS, "adagrad": OF_ADAGRAD, "rowwise_adagrad": OF_ADAGRAD}
 
 
 def fixed_batches(rows, odd):

@@ -133,6 +133,49 @@ extern "C" __global__ void step_rows(
     }
 }
 
+// L2, clip and Adagrad for the rows of the batch. `width` is d, or 1: one accumulator per row,
+// which takes the mean square of the clipped gradient.
+extern "C" __global__ void adagrad_rows(
+    float* w, float* sums, const index_t* rows, const float* g, const index_t* starts, index_t u,
+    int d, int width, float rate, float epsilon, float l2, int kind, double r, double least,
+    double bound, float* factor) {
+    const index_t row = this_thread() / TILE;
+    const int lane = (int)(this_thread() % TILE);
+    const index_t id = row < u ? rows[row] : 0;
+    float my_w[PER], my_g[PER];
+#pragma unroll
+    for (int k = 0; k < PER; ++k) {
+        const int j = lane + k * TILE;
+        const bool inside = row < u && j < d;
+        my_w[k] = inside ? w[id * d + j] : 0.0f;
+        my_g[k] = inside ? g[row * d + j] + l2 * my_w[k] : 0.0f;
+    }
+    const index_t cnt = row < u ? starts[row + 1] - starts[row] : 1;
+    const float f = row_factor<PER>(my_g, my_w, cnt, kind, r, least, bound, TILE);
+#pragma unroll
+    for (int k = 0; k < PER; ++k) my_g[k] *= f;
+    double square = lane_square<PER>(my_g), nothing = 0.0;
+    tile_sums(square, nothing, TILE);  // all lanes run it: it shuffles
+    float sum = row < u ? sums[id * width] + (float)(square / (double)d) : 0.0f;
+    __syncwarp();  // every lane has read the sum
+    if (row >= u) return;
+    if (lane == 0) factor[row] = f;
+    if (width == 1 && lane == 0) sums[id] = sum;
+    const float scale = over_root(rate, sum, epsilon);
+#pragma unroll
+    for (int k = 0; k < PER; ++k) {
+        const int j = lane + k * TILE;
+        if (j >= d) continue;
+        float step = scale * my_g[k];
+        if (width > 1) {
+            sum = sums[id * d + j] + my_g[k] * my_g[k];
+            sums[id * d + j] = sum;
+            step = over_root(rate * my_g[k], sum, epsilon);
+        }
+        w[id * d + j] = my_w[k] - step;
+    }
+}
+
 // One thread per entry of `rows`, which may contain duplicates. The first thread of a row gets the
 // number of steps that the row has seen; the others get at least `to`. `last` holds integers or the
 // bits of nonnegative floats, which have the same order.

@@ -155,6 +155,12 @@ __device__ inline void adam(float& w, float& m, float& v, float g, float alpha,
     w -= (m * alpha) / (sqrtf(v) + epsilon);
 }
 
+// x / (sqrt(sum) + epsilon), and 0 in place of a division by 0.
+__device__ inline float over_root(float x, float sum, float epsilon) {
+    const float root = sqrtf(sum) + epsilon;
+    return root > 0.0f ? x / root : 0.0f;
+}
+
 // Sum one coordinate of the occurrences [begin, end), in their order; at least one occurrence.
 template <int UNROLL, class Index>
 __device__ inline float sum_of(const value_t* __restrict__ values,

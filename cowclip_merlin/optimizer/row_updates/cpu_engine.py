@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -91,8 +91,6 @@ class CpuEngine(Engine):
         tables = [table for _, table in pairs]
         states = [self.state_of(table) for table in tables]
         settings = [self.settings_of(table) for table in tables]
-        size = len(TableState._fields) if self.exact else 3
-
         batches = [_entries(s, each.micro_batches) for (s, _), each in zip(pairs, settings)]
         # With several workers all tables have counts, else none.
         names = [name for name, x in batches[0]._asdict().items() if x is not None]
@@ -102,15 +100,16 @@ class CpuEngine(Engine):
             batches = [
                 Entries(**dict(zip(names, arrays[i : i + width]))) for i in range(0, end, width)
             ]
-            memory = [TableState(*arrays[i : i + size]) for i in range(end, len(arrays), size)]
+            memory = [kind(*arrays[i : i + size]) for i in range(end, len(arrays), size)]
             return self._run(tables, batches, memory, settings, float(alpha[0]))
 
-        variables = [x for state in states for x in state[:size]]
+        kind, held = type(states[0]), [[x for x in each if x is not None] for each in states]
+        size, variables = len(held[0]), [x for each in held for x in each]
         tensors = [getattr(each, name) for each in batches for name in names]
         inputs = [tf.reshape(self.alpha(), [1]), *tensors]
         factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
         with tf.control_dependencies(factors):
-            self.adam.iterations.assign_add(1)
+            self.optimizer.iterations.assign_add(1)
         for factor in factors:
             factor.set_shape([None])
         return list(factors), summarize([f for f, each in zip(factors, counted) if each])
@@ -136,11 +135,14 @@ class CpuEngine(Engine):
                 self._before_step(table, state, group.ids, numbers, watch=known is None)
             starts = group.starts if known is None else _starts_of_counts(known, group)
             squares = self._squares(batch, group, numbers.micro_batches)
-            sums = group.ids, g, starts, alpha, numbers, squares
-            factors.append(self.kernels.step_rows(*state[:3], *sums))
+            factors.append(self._step(state, group.ids, g, starts, alpha, numbers, squares))
             if self.exact:
                 self._remember(state, group.ids, alpha)
         return factors
+
+    def _step(self, state: TableState, *sums: Any) -> Array:
+        """Make the step of one table with its sums; return the clip factors."""
+        return self.kernels.step_rows(*state[:3], *sums)
 
     def _groups(self, every: Sequence[Array], tables: Sequence[Variable]) -> list[Groups]:
         """Group the ids of every table; reuse the groups of a table with equal ids."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
@@ -65,21 +65,33 @@ class TableState(NamedTuple):
     count: Variable | Array | None = None
 
 
+class AdagradState(NamedTuple):
+    """Variables of one table that Adagrad trains, or their memory as arrays.
+
+    Attributes:
+        w: weights [N, d].
+        accumulator: [N, d], or [N, 1] with one number per row.
+    """
+
+    w: Variable | Array
+    accumulator: Variable | Array
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
     """Updates rows of tables.
 
     Args:
-        adam: the embedding optimizer, a legacy Keras Adam.
+        optimizer: the embedding optimizer, a legacy Keras Adam; or Adagrad in `AdagradEngine`.
         exact: whether each row counts its steps, so that an absent row can make them later.
-        state_of: table -> its `TableState`.
+        state_of: table -> its `TableState` or `AdagradState`.
         settings_of: table -> its `RowSettings`.
         describe: table, row -> text that names the row in errors.
     """
 
-    adam: KerasOptimizer
+    optimizer: KerasOptimizer
     exact: bool
-    state_of: Callable[[Variable], TableState]
+    state_of: Callable[[Variable], Any]
     settings_of: Callable[[Variable], RowSettings]
     describe: Callable[[Variable, int], str]
 
@@ -147,7 +159,7 @@ class Engine(ABC):
 
     def alpha(self) -> Tensor:
         """Return this step's rate with both bias corrections of Adam, bit-equal to TensorFlow's."""
-        adam = self.adam
+        adam = self.optimizer
         if isinstance(adam, VaryingAdam):
             return adam.next_alpha()
         t = tf.cast(adam.iterations + 1, tf.float32)

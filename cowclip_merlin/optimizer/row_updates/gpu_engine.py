@@ -132,8 +132,8 @@ class GpuEngine(Engine):
         half = dtype == tf.bfloat16
         numbers = [self._number(t, counted=each, bfloat16=half) for t, each in zip(tables, counted)]
         return {
-            "rate": self.adam._decayed_lr(tf.float32),
-            "iterations": self.adam.iterations.read_value(),
+            "rate": self.optimizer._decayed_lr(tf.float32),
+            "iterations": self.optimizer.iterations.read_value(),
             "counts": self._counts(tables),
             "variables": self._variables(tables),
             "tables": numbers,
@@ -149,7 +149,7 @@ class GpuEngine(Engine):
         for table, count in zip(tables, done):
             assign_locally(self.state_of(table).count, count)
         with tf.control_dependencies([share]):
-            self.adam.iterations.assign_add(1)
+            self.optimizer.iterations.assign_add(1)
         share.set_shape([])
         mean.set_shape([])
         return [share], (share, mean) if counted else None

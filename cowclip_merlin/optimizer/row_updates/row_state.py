@@ -1,4 +1,4 @@
-"""State of the rows of each table: Adam's moments, and the steps that rows have seen."""
+"""State of the rows of each table: what the optimizer keeps, and the steps that they have seen."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.config import Config, row_slots
 from cowclip_merlin.optimizer.exchange.replica import add_replicated_weight, device_of, strategy_of
 from cowclip_merlin.optimizer.row_updates import engine, variable_memory
-from cowclip_merlin.optimizer.row_updates.engine import TableState
+from cowclip_merlin.optimizer.row_updates.engine import AdagradState, TableState
 from cowclip_merlin.optimizer.row_updates.huge_pages import LEAST, hold_in_large_pages
 from cowclip_merlin.types import DType, KerasOptimizer, Variable, VariableRef
 
@@ -23,17 +23,17 @@ class RowStates:
     Args:
         add_weight: method `add_weight` of the CowClip optimizer, whose checkpoints then contain
             the variables.
-        adam: the embedding optimizer.
+        optimizer: the embedding optimizer, an Adam or Adagrad.
         config: settings of the steps.
     """
 
     def __init__(
-        self, add_weight: Callable[..., Variable], adam: KerasOptimizer, config: Config
+        self, add_weight: Callable[..., Variable], optimizer: KerasOptimizer, config: Config
     ) -> None:
-        self._add_weight, self._adam, self._config = add_weight, adam, config
+        self._add_weight, self._optimizer, self._config = add_weight, optimizer, config
         # Whether each row counts its steps, so that an absent row can make them later.
         self.exact = config.update != "lazy"
-        self._states: dict[VariableRef, TableState] = {}
+        self._states: dict[VariableRef, TableState | AdagradState] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
         """Refuse to copy: a copy would contain copies of the tables and update only these.
@@ -51,7 +51,7 @@ class RowStates:
         """Tables that have state."""
         return [state.w for state in self._states.values()]
 
-    def state_of(self, table: Variable) -> TableState:
+    def state_of(self, table: Variable) -> TableState | AdagradState:
         """Return the variables that `create` has made for a table."""
         return self._states[compat.stored(table).ref()]
 
@@ -60,7 +60,7 @@ class RowStates:
         return compat.stored(table).ref() in self._states
 
     def create(self, tables: Sequence[Variable]) -> None:
-        """Create the variables of these tables, once; Adam's slots must exist already.
+        """Create the variables of these tables, once; the optimizer's slots must exist already.
 
         Raises:
             InputError: if a table is not float32, has a constraint, or is on a device that the
@@ -88,10 +88,12 @@ class RowStates:
         if self._config.backend != "tensorflow":
             variable_memory.refuse_elsewhere(table, self._config.backend)
 
-    def _create(self, table: Variable) -> TableState:
-        m, v = (self._adam.get_slot(table, name) for name in ("m", "v"))
+    def _create(self, table: Variable) -> TableState | AdagradState:
+        slots = [self._optimizer.get_slot(table, name) for name in row_slots(self._optimizer)]
+        if len(slots) == 1:
+            return AdagradState(table, *slots)
         if not self.exact:
-            return TableState(table, m, v)
+            return TableState(table, *slots)
         # Names of tables depend on the layers made before in this process, and a checkpoint finds
         # variables by name. So use the table's number instead.
         name = f"table.{len(self._states)}"
@@ -99,12 +101,12 @@ class RowStates:
             last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
             history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
             count = self._weight(f"{name}.count", [1], tf.int64)
-        return TableState(table, m, v, last, history, count)
+        return TableState(table, *slots, last, history, count)
 
     def _weight(self, name: str, shape: list[int], dtype: DType) -> Variable:
         return add_replicated_weight(self._add_weight, name, shape, dtype, initializer="zeros")
 
-    def _hold_in_large_pages(self, state: TableState) -> None:
+    def _hold_in_large_pages(self, state: TableState | AdagradState) -> None:
         known = [x for x in state[:4] if x is not None]  # all are float32
         large = [x for x in known if 4 * x.shape.num_elements() >= LEAST]
         if large and self._config.backend == "numba" and strategy_of(state.w) is None:

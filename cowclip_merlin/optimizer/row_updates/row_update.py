@@ -10,11 +10,12 @@ from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
-from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.config import Config, is_plain_adagrad
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import run_in_replicas
 from cowclip_merlin.optimizer.lazy_adam import moments_of
 from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
+from cowclip_merlin.optimizer.row_updates.adagrad_engine import AdagradEngine
 from cowclip_merlin.optimizer.row_updates.cpu_engine import CpuEngine
 from cowclip_merlin.optimizer.row_updates.engine import Engine
 from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
@@ -59,7 +60,8 @@ class RowUpdate:
         self._create_state = create_state
         self._states = RowStates(add_weight, self.optimizer, self.config)
         # Read them now: in the graph of a first step they are tensors without a value.
-        self._moments = asdict(moments_of(self.optimizer))
+        adagrad = is_plain_adagrad(self.optimizer)
+        self._moments = {} if adagrad else asdict(moments_of(self.optimizer))
         self._engine = self._make_engine()
         self._caught_up: set[VariableRef] = set()
 
@@ -85,7 +87,7 @@ class RowUpdate:
         return self._engine.sum_rows(slices, max(1, round(parts / (group.size if group else 1))))
 
     def create_state(self, tables: Sequence[Variable]) -> None:
-        """Create the state of these tables; Adam's slots must exist already."""
+        """Create the state of these tables; the optimizer's slots must exist already."""
         self._states.create(tables)
 
     def catch_up(self, tables: Variable, ids: Tensor) -> None:
@@ -148,7 +150,7 @@ class RowUpdate:
 
     def _make_engine(self) -> Engine:
         common = {
-            "adam": self.optimizer,
+            "optimizer": self.optimizer,
             "exact": self._states.exact,
             "state_of": self._states.state_of,
             "settings_of": self._settings_of,
@@ -164,7 +166,8 @@ class RowUpdate:
             return GpuEngine(
                 operations=operations, load_kernels=load_kernels, owner=owner, **common
             )
-        return CpuEngine(kernels=kernels.load(backend), call=variable_memory.on_host, **common)
+        kind = AdagradEngine if is_plain_adagrad(self.optimizer) else CpuEngine
+        return kind(kernels=kernels.load(backend), call=variable_memory.on_host, **common)
 
     def _settings_of(self, table: Variable) -> RowSettings:
         config = self.config

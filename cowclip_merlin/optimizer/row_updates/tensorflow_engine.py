@@ -75,7 +75,7 @@ class TensorFlowEngine(Engine):
                 for rows, (slices, table) in zip(sums, pairs)
             ]
         with tf.control_dependencies(factors):
-            self.adam.iterations.assign_add(1)
+            self.optimizer.iterations.assign_add(1)
         return factors, summarize([f for f, each in zip(factors, counted) if each])
 
     def _sums(self, slices: IndexedSlices, table: Variable) -> UniqueRows:

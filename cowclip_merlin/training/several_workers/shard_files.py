@@ -22,7 +22,8 @@ from cowclip_merlin.types import Array
 from cowclip_merlin.workers.partition import shard_rows
 
 COUNT_KEY = "workers/.ATTRIBUTES/VARIABLE_VALUE"
-_STEPS_OF_ROWS = re.compile(r"optimizer/table\.+\d+\.+last/")
+# What a checkpoint does not hold as a slot of a table: steps of rows, and row-wise accumulators.
+_OF_ROWS = re.compile(r"optimizer/(table\.+\d+\.+last|embedding_optimizer/accumulator\.+\d+)/")
 
 
 class _Reader(Protocol):
@@ -94,7 +95,7 @@ class ShardFiles:
         return target
 
     def _value(self, parts: Sequence[_Reader], name: str) -> Array:
-        if name.startswith(self._prefixes) or _STEPS_OF_ROWS.match(name):
+        if name.startswith(self._prefixes) or _OF_ROWS.match(name):
             return merged_rows((part.get_tensor(name) for part in parts), len(parts), self._place)
         return parts[0].get_tensor(name)
 
