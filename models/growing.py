@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import attach, find_cowclip
-from cowclip_merlin.optimizer.config import Config, described, is_plain_adam
+from cowclip_merlin.optimizer.config import (
+    Config,
+    described,
+    is_plain_adagrad,
+    is_plain_adam,
+    row_slots,
+)
 from cowclip_merlin.optimizer.exchange.replica import strategy_of
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.shards.growing_shard import GrowingShard
-from cowclip_merlin.tables.variables import create_adam_slots, row_memory
+from cowclip_merlin.tables.variables import create_slots, row_memory
 from cowclip_merlin.targets import Scales, check_targets, only_clicks, targets_of
 from cowclip_merlin.types import KerasOptimizer
 
@@ -114,12 +120,12 @@ def growing_table(
 ) -> GrowingTable:
     """Make the table that gives rows of a model with `tables="growing"` to ids.
 
-    It writes the first values of new rows into the memory of the model's tables and of Adam's
-    moments. Call it once, before the first step.
+    It writes the first values of new rows into the memory of the model's tables and of the
+    optimizer's state of rows. Call it once, before the first step.
 
     Args:
         model: one of the five models, made with `tables="growing"` and a capacity, on the CPU.
-        optimizer: `CowClip(update="lazy")` with Adam, or an optimizer that holds one.
+        optimizer: `CowClip(update="lazy")` with Adam or Adagrad, or an optimizer that holds one.
         fields: field -> when its ids get and lose their rows; other fields have `FieldRules()`.
             Columns that share a table are one field, with the name of the table.
         **settings: of `GrowingTable`: `max_rows`, `admission_filter`, `window`, `counters`,
@@ -175,16 +181,23 @@ def _make(
     cowclip = find_cowclip(optimizer)
     _refuse_model(model)
     _refuse_optimizer(optimizer, cowclip)
-    adam, architecture = cowclip.embedding_optimizer, model.blocks[0].architecture
+    inner, architecture = cowclip.embedding_optimizer, model.blocks[0].architecture
     columns = model.blocks[0].columns
-    layers = model.row_sync.layers
+    layers, slots = model.row_sync.layers, row_slots(inner)
+    start = inner.get_config().get("initial_accumulator_value", 0.0)  # of Adagrad
     for layer in layers:
-        create_adam_slots(adam, layer.table)
+        create_slots(inner, layer.table, slots)
     table = kind(
         _rules(columns.table_rows, fields or {}),
         # Equal seeds would give the tables of a model equal numbers.
         memory=[
-            row_memory(layer.table, adam, std=layer.std, seed=layer.seed + i)
+            row_memory(
+                layer.table,
+                {name: inner.get_slot(layer.table, name) for name in slots},
+                start=start,
+                std=layer.std,
+                seed=layer.seed + i,
+            )
             for i, layer in enumerate(layers)
         ],
         capacity=architecture.capacity,
@@ -244,15 +257,18 @@ def _refuse_optimizer(optimizer: KerasOptimizer, cowclip: CowClip | None) -> Non
         raise InputError(f"growing_table: {reason}")
 
 
-def _why_not(config: Config, adam: KerasOptimizer) -> str | None:
+def _why_not(config: Config, optimizer: KerasOptimizer) -> str | None:
     """Return why growing tables cannot train so, with the remedy; None if they can."""
     if config.update != "lazy":
         return (
             f"update={config.update!r} also updates rows that are absent from the batch, so nobody "
             'could tell which rows changed; use update="lazy"'
         )
-    if not is_plain_adam(adam):
-        return f"the embedding optimizer must be Adam, not {described(adam)}"
+    if not is_plain_adam(optimizer) and not is_plain_adagrad(optimizer):
+        return (
+            f"the embedding optimizer must be Adam or Adagrad, not {described(optimizer)}; use one "
+            "of them"
+        )
     if config.clip not in choices.kernel_clips():
         return (
             f"clip={config.clip!r} does not take each row by itself; use one of "

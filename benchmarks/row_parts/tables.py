@@ -106,7 +106,7 @@ def compile_loops() -> None:
 def row_memory(capacity: int) -> list[RowMemory]:
     """Memory for weights and moments, as TensorFlow's variables would have it."""
     w, m, v = (zeros((capacity, D), np.float32) for _ in range(3))
-    return [RowMemory(w=w, m=m, v=v, std=0.01, seed=1)]
+    return [RowMemory(w=w, slots={"m": m, "v": v}, std=0.01, seed=1)]
 
 
 def speeds(size: int, settings: TableSettings) -> list[Result]:

@@ -33,7 +33,7 @@ class TableStatistics:
     Attributes:
         rows: ids that have a row, of each field.
         high_water: rows that were ever used, the reserved ones with them.
-        row_bytes: memory of the used rows: weights, moments, id, field and time.
+        row_bytes: memory of the used rows: weights, optimizer state, id, field and time.
         index_bytes: memory of the hash table.
         filter_bytes: memory of the counters.
         events: events seen.

@@ -6,8 +6,8 @@ So a replay, a second trainer and a test get the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,22 +25,24 @@ class RowMemory:
 
     Attributes:
         w: weights, float32 [capacity, d], contiguous.
-        m: Adam's first moments, like `w`; None where nothing is trained.
-        v: Adam's second moments, like `w`; None where nothing is trained.
+        slots: what the optimizer keeps for each row, by name: Adam's moments "m" and "v", like
+            `w`, or row-wise Adagrad's "accumulator", float32 [capacity, 1]; empty where nothing is
+            trained.
+        start: first value of the slots.
         std: standard deviation of a row's first values; 0 for zeros.
         seed: of the first values; tables of one model need different ones.
         check: raises an InputError if the arrays are no longer the memory of the table.
     """
 
     w: Array
-    m: Array | None = None
-    v: Array | None = None
+    slots: Mapping[str, Array] = field(default_factory=dict)
+    start: float = 0.0
     std: float = 0.0
     seed: int = 0
     check: Callable[[], None] = lambda: None
 
     def initialize(self, rows: Array, fields: Array, ids: Array) -> None:
-        """Write the first values of ids into their rows, and zeros into the moments.
+        """Write the first values of ids into their rows, and `start` into the slots.
 
         Args:
             rows: int32 [n].
@@ -48,7 +50,7 @@ class RowMemory:
             ids: int64 [n].
         """
         _write_normal(self.w, rows, fields, ids, np.uint64(self.seed % 2**64), self.std)
-        self._clear_moments(rows)
+        self._initialize_slots(rows)
 
     def initialize_absent(self, num_fields: int, *, zeros: bool) -> None:
         """Write rows 0 to F - 1, which the ids of each field read that have no row.
@@ -60,17 +62,15 @@ class RowMemory:
         rows = np.arange(num_fields, dtype=np.int32)
         std, seed = 0.0 if zeros else self.std, np.uint64((self.seed + ABSENT_SEED) % 2**64)
         _write_normal(self.w, rows, rows, np.zeros(num_fields, np.int64), seed, std)
-        self._clear_moments(rows)
+        self._initialize_slots(rows)
 
-    def _clear_moments(self, rows: Array) -> None:
-        for moments in (self.m, self.v):
-            if moments is not None:
-                moments[rows] = 0
+    def _initialize_slots(self, rows: Array) -> None:
+        for slot in self.slots.values():
+            slot[rows] = self.start
 
     def used(self, rows: int) -> dict[str, Array]:
         """The first `rows` rows of each array, by its name, as views."""
-        arrays = {"w": self.w, "m": self.m, "v": self.v}
-        return {name: x[:rows] for name, x in arrays.items() if x is not None}
+        return {name: x[:rows] for name, x in {"w": self.w, **self.slots}.items()}
 
 
 @compiled

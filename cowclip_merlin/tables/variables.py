@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, w
 from cowclip_merlin.types import Array, DType, KerasOptimizer, Tensor, Variable
 
 tf = compat.tensorflow()
-
-MOMENTS = ("m", "v")
 
 
 def reserve(shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
@@ -63,18 +61,19 @@ def _refuse_too_large(size: int) -> None:
         raise MemoryError(str(error)) from None
 
 
-def create_adam_slots(adam: KerasOptimizer, variable: Variable) -> None:
-    """Reserve Adam's moments of a variable, before Keras would create and write them.
+def create_slots(optimizer: KerasOptimizer, variable: Variable, names: Sequence[str]) -> None:
+    """Reserve what an optimizer keeps of a variable, before Keras would create and write it.
 
     Args:
-        adam: a legacy Keras Adam that has not seen the variable.
+        optimizer: a legacy Keras optimizer that has not seen the variable.
         variable: the table.
+        names: of the slots, such as Adam's moments "m" and "v".
 
     Raises:
         InputError: the system refuses that much address space.
     """
-    for name in MOMENTS:
-        adam.add_slot(variable, name, initializer=reserve)
+    for name in names:
+        optimizer.add_slot(variable, name, initializer=reserve)
 
 
 def memory_of(variable: Variable) -> Array:
@@ -108,23 +107,28 @@ def _refuse_moved(view: Array, variable: Variable) -> None:
 
 
 def row_memory(
-    variable: Variable, adam: KerasOptimizer | None = None, *, std: float, seed: int
+    variable: Variable,
+    slots: Mapping[str, Variable] | None = None,
+    *,
+    start: float = 0.0,
+    std: float,
+    seed: int,
 ) -> RowMemory:
-    """The memory of a table and of its moments for a `GrowingTable`.
+    """The memory of a table and of its slots for a `GrowingTable`.
 
     Args:
         variable: float32 [capacity, d].
-        adam: the optimizer with slots from `create_adam_slots`; None where nothing is trained.
+        slots: name -> slot of the optimizer, from `create_slots`; None where nothing is trained.
+        start: first value of the slots.
         std: standard deviation of a row's first values.
         seed: of the first values.
     """
-    variables = {"w": variable}
-    if adam is not None:
-        variables |= {name: adam.get_slot(variable, name) for name in MOMENTS}
+    variables = {"w": variable, **(slots or {})}
     views = {name: memory_of(each) for name, each in variables.items()}
 
     def check() -> None:
         for name, view in views.items():
             _refuse_moved(view, variables[name])
 
-    return RowMemory(**views, std=std, seed=seed, check=check)
+    w, kept = views["w"], {name: view for name, view in views.items() if name != "w"}
+    return RowMemory(w=w, slots=kept, start=start, std=std, seed=seed, check=check)

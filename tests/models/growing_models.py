@@ -18,8 +18,12 @@ def growing(model="deepfm", capacity=CAPACITY, **more):
     return MODELS[model](schema(), tables="growing", capacity=capacity, **(SMALL | more))
 
 
-def cowclip(**more):
-    adam = [compat.tensorflow().keras.optimizers.legacy.Adam(0.01) for _ in range(2)]
+def cowclip(*, inner=None, **more):
+    legacy = compat.tensorflow().keras.optimizers.legacy
+    adam = [legacy.Adam(0.01) for _ in range(2)]
+    if inner is not None:
+        kinds = {"rowwise": cc.RowWiseAdagrad, "adagrad": legacy.Adagrad}
+        adam[0] = kinds[inner](0.01, initial_accumulator_value=0.25)
     return cc.CowClip(*adam, **({"update": "lazy", "l2": 1e-4} | more))
 
 

@@ -26,22 +26,28 @@ def fill(fixed, table):
     """Give a fused model the first values of all ids, in its own order of rows."""
     fields, numbers = np.repeat(np.arange(len(FIELDS)), IDS), np.tile(np.arange(IDS), len(FIELDS))
     for layer, memory in zip(fixed.row_sync.layers, table.memory):
-        first = replace(memory, w=np.empty(layer.table.shape, np.float32), m=None, v=None)
+        first = replace(memory, w=np.empty(layer.table.shape, np.float32), slots={})
         first.initialize(np.arange(len(fields), dtype=np.int32), fields, raw(numbers))
         layer.table.assign(first.w)
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize(
-    ("name", "backend"),
-    [*((name, "numba") for name in MODELS if name != "din"), ("deepfm", "tensorflow")],
+    ("name", "backend", "inner"),
+    [
+        *((name, "numba", None) for name in MODELS if name != "din"),
+        ("deepfm", "tensorflow", None),
+        ("deepfm", "numba", "rowwise"),
+        ("deepfm", "tensorflow", "rowwise"),
+        ("deepfm", "numba", "adagrad"),
+    ],
 )
-def test_a_growing_table_trains_to_the_numbers_of_a_fixed_one(tf, schema_of, name, backend):
+def test_a_growing_table_trains_to_the_numbers_of_a_fixed_one(tf, schema_of, name, backend, inner):
     model, fixed = (
         growing(name),
         MODELS[name](schema_of(dict.fromkeys(FIELDS, IDS), ("x",)), **SMALL),
     )
-    ours, theirs = cowclip(backend=backend), cowclip(backend=backend)
+    ours, theirs = (cowclip(backend=backend, inner=inner) for _ in range(2))
     table = growing_table(model, ours)
     table.track_changes()
     fill(fixed, table)
@@ -55,8 +61,9 @@ def test_a_growing_table_trains_to_the_numbers_of_a_fixed_one(tf, schema_of, nam
     everyone = np.tile(np.arange(IDS)[:, None], len(FIELDS))
     rows, fused = table.lookup(raw(everyone)), everyone + IDS * np.arange(len(FIELDS))
     for layer, other in zip(model.row_sync.layers, fixed.row_sync.layers):
-        arrays = layer.table, *(ours.get_slot(layer.table, slot) for slot in "mv")
-        others = other.table, *(theirs.get_slot(other.table, slot) for slot in "mv")
+        slots = ["accumulator"] if inner else ["m", "v"]
+        arrays = layer.table, *(ours.get_slot(layer.table, slot) for slot in slots)
+        others = other.table, *(theirs.get_slot(other.table, slot) for slot in slots)
         for a, b in zip(arrays, others):
             assert np.array_equal(tf.gather(a, rows), tf.gather(b, fused))
             assert np.ptp(tf.gather(a, rows)) > 0
@@ -67,8 +74,9 @@ def test_a_growing_table_trains_to_the_numbers_of_a_fixed_one(tf, schema_of, nam
     assert np.array_equal(found, wanted)
 
 
-def test_an_id_that_expired_and_came_back_is_a_new_one(tf):
-    model, optimizer = growing(), cowclip()
+@pytest.mark.parametrize("inner", [None, "rowwise", "adagrad"])
+def test_an_id_that_expired_and_came_back_is_a_new_one(tf, inner):
+    model, optimizer = growing(), cowclip(inner=inner)
     table = growing_table(model, optimizer, fields={"b": FieldRules(ttl=10)})
     step = trainer(tf, model, optimizer)
     ids = np.array([[1, 2, 3], [1, 2, 3]])
@@ -84,9 +92,10 @@ def test_an_id_that_expired_and_came_back_is_a_new_one(tf):
     new = other.admit(ids, 0)
     for memory, reference, w in zip(table.memory, other.memory, trained):
         assert np.array_equal(memory.w[again[0, 1]], reference.w[new[0, 1]])
-        assert not memory.m[again[0, 1]].any() and not memory.v[again[0, 1]].any()
+        assert all((x[again[0, 1]] == memory.start).all() for x in memory.slots.values())
         assert np.array_equal(memory.w[again[0, [0, 2]]], w[[0, 2]])
-    assert not np.array_equal(w[1], np.zeros(1)) and table.memory[0].m[again[0, 0]].any()
+    assert not np.array_equal(w[1], np.zeros(1))
+    assert all((x[again[0, 0]] != memory.start).any() for x in table.memory[0].slots.values())
 
 
 @pytest.mark.one_case
@@ -109,10 +118,11 @@ def test_absent_ids_that_are_zeros_stay_zeros(tf, backend, clip):
             p, _ = step(rows, x, label)
         found[absent] = p
         for memory, w in zip(table.memory, first):
-            same = [np.array_equal(memory.w[:3], w), not memory.m[:3].any(), not memory.v[:3].any()]
+            same = [np.array_equal(memory.w[:3], w)]
+            same += [not x[:3].any() for x in memory.slots.values()]
             assert same == [absent == "zeros"] * 3
             assert not w.any() or absent == "trained"
-            assert memory.m[ahead[0][:, [0, 2]]].all()  # the other rows were trained
+            assert memory.slots["m"][ahead[0][:, [0, 2]]].all()  # the other rows were trained
     assert not np.array_equal(*found.values())
 
 

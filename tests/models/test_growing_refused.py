@@ -27,7 +27,7 @@ from cowclip_merlin.training import RunSettings
         ({"update": "dense"}, "update='dense' .*absent"),
         ({"update": "exact"}, 'use update="lazy"'),
         ({"clip": "field"}, "clip='field' .* cowclip"),
-        ({"embedding_optimizer": "adagrad"}, "must be Adam, not Adagrad"),
+        ({"embedding_optimizer": "sgd"}, "must be Adam or Adagrad, not SGD; use one of them"),
     ],
 )
 def test_optimizers_that_do_not_fit_are_refused(settings, said):

@@ -84,7 +84,7 @@ def test_wrong_arguments(arguments, words):
 def table(**options):
     rules = [FieldRules(admit=3), FieldRules()]
     arrays = [np.full((50, 2), 9.0, np.float32) for _ in range(3)]
-    memory = [RowMemory(w=arrays[0], m=arrays[1], v=arrays[2], std=1.0, seed=1)]
+    memory = [RowMemory(w=arrays[0], slots={"m": arrays[1], "v": arrays[2]}, std=1.0, seed=1)]
     return GrowingTable(rules, memory=memory, capacity=50, **options)
 
 
@@ -100,7 +100,7 @@ def test_an_id_has_its_row_at_all_occurrences_of_the_batch_that_admits_it():
 def test_what_an_id_without_a_row_reads(absent):
     """A row of its field, trained or zeros; no call writes it, since a step may be using it."""
     grown, ids = table(absent=absent), np.array([[7, 1]])
-    w, m, v = grown.memory[0].w, grown.memory[0].m, grown.memory[0].v
+    w, m, v = grown.memory[0].w, grown.memory[0].slots["m"], grown.memory[0].slots["v"]
     (row,) = grown.admit(ids, 0)[:, 0]
     assert row == 0 and (m[0] == 0).all() and (v[0] == 0).all()
     assert (w[0] == 0).all() == (absent == "zeros")

@@ -32,8 +32,8 @@ def memory():
     """Memory that was used before: not zero, as TensorFlow hands it out."""
     full = [np.full((CAPACITY, d), 9.0, np.float32) for d in (D, D, D, 1, 1, 1)]
     return [
-        RowMemory(w=full[0], m=full[1], v=full[2], std=0.5, seed=3),
-        RowMemory(w=full[3], m=full[4], v=full[5]),
+        RowMemory(w=full[0], slots={"m": full[1], "v": full[2]}, std=0.5, seed=3),
+        RowMemory(w=full[3], slots={"m": full[4], "v": full[5]}),
     ]
 
 
@@ -87,7 +87,7 @@ class Pair:
         for row in np.unique(rows[rows >= FIELDS]):  # a step
             for one in table.memory:
                 one.w[row] += 1
-                one.m[row], one.v[row] = 1, 2
+                one.slots["m"][row], one.slots["v"][row] = 1, 2
 
     def present(self, key):
         ids = np.zeros((1, FIELDS), np.int64)
@@ -141,7 +141,7 @@ class Pair:
         assert table.clock == reference.clock
         statistics = table.statistics()
         assert statistics.events == reference.events and statistics.refused == reference.refused
-        w, m, v = table.memory[0].w, table.memory[0].m, table.memory[0].v
+        w, m, v = table.memory[0].w, table.memory[0].slots["m"], table.memory[0].slots["v"]
         for (f, id_), row in self.rows.items():
             steps = reference.ids[f, id_].steps
             wanted = np.array(first_values(3, f, id_, D, 0.5)) + steps

@@ -11,7 +11,7 @@ from cowclip_merlin.tables.initial_rows import RowMemory
 
 def table(rules, capacity, **options):
     w, m, v = (np.full((capacity, 2), 9.0, np.float32) for _ in range(3))
-    memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
+    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
     return GrowingTable(rules, memory=memory, capacity=capacity, **options)
 
 
@@ -46,12 +46,16 @@ def test_an_id_that_comes_back_is_new():
     one = grown.memory[0]
     row = grown.admit(column(7), 0)[0, 0]
     first = one.w[row].copy()
-    one.w[row], one.m[row], one.v[row] = 4, 5, 6
+    one.w[row], one.slots["m"][row], one.slots["v"][row] = 4, 5, 6
     grown.admit(column(8), 5)
     assert grown.expire() == 1
     assert changes.collect().gone.ids.tolist() == [7]
     assert grown.admit(column(7), 6)[0, 0] == row
-    assert np.array_equal(one.w[row], first) and not one.m[row].any() and not one.v[row].any()
+    assert (
+        np.array_equal(one.w[row], first)
+        and not one.slots["m"][row].any()
+        and not one.slots["v"][row].any()
+    )
     assert changes.collect().gone.ids.tolist() == []
 
 

@@ -20,7 +20,7 @@ CAPACITY = 500
 
 def memory():
     w, m, v = (np.zeros((CAPACITY, 2), np.float32) for _ in range(3))
-    return [RowMemory(w=w, m=m, v=v, std=1.0, seed=5)]
+    return [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=5)]
 
 
 def whole_table(**more):

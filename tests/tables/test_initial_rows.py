@@ -45,7 +45,7 @@ def test_other_seeds_fields_and_ids_have_other_rows():
 
 def test_absent_rows_are_those_of_no_id():
     w, m, v = (np.full((10, 3), 9.0, np.float32) for _ in range(3))
-    memory = RowMemory(w=w, m=m, v=v, std=1.0, seed=7)
+    memory = RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=7)
     memory.initialize_absent(4, zeros=False)
     assert len(np.unique(w[:4])) == 12 and (m[:4] == 0).all() and (v[:4] == 0).all()
     assert not np.isin(

@@ -22,7 +22,7 @@ def batches(columns):
 
 def table_of(fields, columns=None):
     full = [np.full((CAPACITY, 2), 9.0, np.float32) for _ in "wmv"]
-    memory = [RowMemory(w=full[0], m=full[1], v=full[2], std=1.0, seed=3)]
+    memory = [RowMemory(w=full[0], slots={"m": full[1], "v": full[2]}, std=1.0, seed=3)]
     rules = RULES[:fields]
     return GrowingTable(
         rules, memory=memory, capacity=CAPACITY, max_rows=30, field_of_column=columns
@@ -35,7 +35,7 @@ def admit(table, reference, found, first):
         ids, times = np.array(events), [2 * step + i for i in range(len(events))]
         rows = table.admit(ids, np.array(times))
         reference.admit(events, times, reference.new_in(events))
-        for w in (table.memory[0].w, table.memory[0].m):
+        for w in (table.memory[0].w, table.memory[0].slots["m"]):
             w[rows] += step  # in place of a step
         overdue = reference.overdue()
         assert table.expire() == len(overdue)
@@ -49,7 +49,10 @@ def contents(table):
     owners = {r: (r, "absent") if r < table.num_fields else table.owner_of(r) for r in rows}
     seen = table.last_seen(np.arange(CAPACITY))
     return {
-        owner: [*(x[r].tobytes() for x in (memory.w, memory.m, memory.v)), int(seen[r])]
+        owner: [
+            *(x[r].tobytes() for x in (memory.w, memory.slots["m"], memory.slots["v"])),
+            int(seen[r]),
+        ]
         for r, owner in owners.items()
         if owner is not None
     }

@@ -13,7 +13,7 @@ RULES = [FieldRules(admit=2, ttl=9), FieldRules(), FieldRules(admit=4, min_rows=
 
 def table(*, capacity=303, d=4, rules=RULES, track_changes=True, **options):
     w, m, v = (np.full((capacity, d), 9.0, np.float32) for _ in range(3))
-    memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
+    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
     options = {"max_rows": 300, "counters": 64, "window": 100} | options
     grown = GrowingTable(rules, memory=memory, capacity=capacity, **options)
     grown.log = grown.track_changes() if track_changes else None

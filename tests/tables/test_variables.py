@@ -17,16 +17,22 @@ def resident():
         return int(file.read().split()[1]) * 4096 / 2**20
 
 
-def cowclip():
-    return cc.CowClip(update="lazy", backend="numba", l2=1e-4)
+INNER = {"adam": lambda: "adam", "rowwise": lambda: cc.RowWiseAdagrad(0.1)}
+SLOTS = {"adam": ("m", "v"), "rowwise": ("accumulator",)}
 
 
-def made(capacity, d=4):
+def cowclip(kind="adam"):
+    return cc.CowClip(INNER[kind](), update="lazy", backend="numba", l2=1e-4)
+
+
+def made(capacity, d=4, kind="adam"):
     table = tf.Variable(lambda: variables.reserve([capacity, d]), name="embeddings")
-    optimizer = cowclip()
-    adam = optimizer.embedding_optimizer
-    variables.create_adam_slots(adam, table)
-    return table, optimizer, variables.row_memory(table, adam, std=0.1, seed=1)
+    optimizer = cowclip(kind)
+    inner = optimizer.embedding_optimizer
+    variables.create_slots(inner, table, SLOTS[kind])
+    slots = {name: inner.get_slot(table, name) for name in SLOTS[kind]}
+    start = 0.1 if kind == "rowwise" else 0.0
+    return table, optimizer, variables.row_memory(table, slots, start=start, std=0.1, seed=1)
 
 
 def step(optimizer, table, rows, g):
@@ -34,11 +40,12 @@ def step(optimizer, table, rows, g):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_steps_of_tensorflow_and_writes_of_numpy_meet(graph):
+@pytest.mark.parametrize("kind", INNER)
+def test_steps_of_tensorflow_and_writes_of_numpy_meet(kind, graph):
     """A reserved table and an ordinary one, with the same rows and gradients."""
-    table, optimizer, memory = made(50)
+    table, optimizer, memory = made(50, kind=kind)
     grown = GrowingTable([FieldRules()], memory=[memory], capacity=50)
-    ordinary, other = tf.Variable(tf.zeros([50, 4])), cowclip()
+    ordinary, other = tf.Variable(tf.zeros([50, 4])), cowclip(kind)
     train, train_other = [tf.function(step) if graph else step for _ in range(2)]
     for batch in range(4):
         before = grown.num_rows
@@ -51,10 +58,12 @@ def test_steps_of_tensorflow_and_writes_of_numpy_meet(graph):
         train_other(other, ordinary, tf.constant(rows), g)
         assert np.array_equal(memory.w[rows], ordinary.numpy()[rows])
         assert np.array_equal(tf.gather(table, rows).numpy(), memory.w[rows])
-    adam, theirs = optimizer.embedding_optimizer, other.embedding_optimizer
-    assert np.array_equal(memory.m[rows], theirs.get_slot(ordinary, "m").numpy()[rows])
-    assert np.array_equal(memory.v[rows], theirs.get_slot(ordinary, "v").numpy()[rows])
-    for variable, x in ((table, memory.w), (adam.get_slot(table, "m"), memory.m)):
+    inner, theirs = optimizer.embedding_optimizer, other.embedding_optimizer
+    for name, x in memory.slots.items():
+        assert np.array_equal(x[rows], theirs.get_slot(ordinary, name).numpy()[rows])
+        assert np.ptp(x[rows]) > 0
+    slots = [(inner.get_slot(table, name), memory.slots[name]) for name in SLOTS[kind]]
+    for variable, x in ((table, memory.w), *slots):
         assert variables.memory_of(variable).ctypes.data == x.ctypes.data
 
 
@@ -69,7 +78,7 @@ def test_a_reserved_table_takes_memory_row_by_row():
     for _ in range(2):
         train(optimizer, table, tf.constant(rows[:, 0]), tf.gather(table, rows[:, 0]))
     assert resident() - before < 150
-    assert not np.array_equal(memory.m[rows[0, 0]], np.zeros(10))
+    assert not np.array_equal(memory.slots["m"][rows[0, 0]], np.zeros(10))
 
 
 def test_more_than_the_system_gives_is_one_line():
@@ -83,5 +92,5 @@ def test_no_optimizer_no_moments():
     table = tf.Variable(lambda: variables.reserve([9, 2]))
     memory = variables.row_memory(table, std=0.5, seed=2)
     GrowingTable([FieldRules()], memory=[memory], capacity=9).admit(np.array([[3]]), 0)
-    assert memory.m is None and memory.v is None
+    assert not memory.slots and list(memory.used(2)) == ["w"]
     assert np.array_equal(tf.gather(table, [0, 1]).numpy(), memory.w[:2])

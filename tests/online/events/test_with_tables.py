@@ -16,7 +16,7 @@ CAPACITY = 5000
 
 def growing_table(features):
     w, m, v = (np.zeros((CAPACITY, 2), np.float32) for _ in range(3))
-    memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
+    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
     rules = list(features.rules.values())
     return GrowingTable(rules, memory=memory, capacity=CAPACITY, max_rows=CAPACITY - 50)
 
