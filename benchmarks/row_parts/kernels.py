@@ -12,6 +12,8 @@ traffic of a kernel: each input read once, each output written once, indexes of 
 - clip: 12 u d + 8 u (g, w and counts in; g and factors out)
 - update: 4 n + 4 n d + 24 u d + 8 u (order and gradients in; w, m and v in and out; starts in,
   factors out)
+- adam, adagrad, rowwise: L2, clip and step on sums; 28 u d + 12 u, 20 u d + 12 u, 12 u d + 20 u
+  (g, w and the optimizer's state in; w and the state out; rows and starts in, factors out)
 - replay: 24 u d + 8 u (w, m, v and last in and out), for any number of replayed steps. Here all
   rows have missed the same number of steps.
 
@@ -98,6 +100,10 @@ def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[Ker
     w, m = (to_device(rng.normal(0, 1e-2, (u, d)).astype(np.float32)) for _ in range(2))
     v, last = to_device(np.full((u, d), 1e-4, np.float32)), to_device(np.zeros(u, np.int32))
     rows = kernels.unique_rows(ids, values)
+    sums = {"adagrad": v.copy(), "rowwise": to_device(np.full((u, 1), 1e-4, np.float32))}
+    where = to_device(np.arange(u, dtype=np.int32))
+    adagrad = kernels.adagrad_rows
+    inputs = where, rows.g, groups.starts, 1e-4, SETTINGS
     what = {"batch": batch, "n": n, "u": u}
 
     def case(kernel: str, size: int, run: Callable[[], object]) -> KernelCase:
@@ -125,6 +131,11 @@ def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[Ker
             "update",
             4 * n + 4 * n * d + 24 * u * d + 8 * u,
             lambda: kernels.update_rows(w, m, v, groups, values, 1e-4, SETTINGS),
+        ),
+        case("adam", 28 * u * d + 12 * u, lambda: kernels.step_rows(w, m, v, *inputs)),
+        *(
+            case(name, 4 * u * (3 * d + 2 * x.shape[1] + 3), partial(adagrad, w, x, *inputs))
+            for name, x in sums.items()
         ),
         *(replay(gap) for gap in settings.gaps),
     ]

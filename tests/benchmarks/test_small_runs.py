@@ -46,13 +46,16 @@ def test_kernels_need_no_tensorflow(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
     names = [r["kernel"] for r in result["results"]]
-    assert names == ["copy", *["group", "unique", "clip", "update", "replay", "replay"] * 2]
+    steps = ["adam", "adagrad", "rowwise"]
+    of_batch = ["group", "unique", "clip", "update", *steps, "replay", "replay"]
+    assert names == ["copy", *of_batch * 2]
     assert result["command"].startswith("python benchmarks/rows.py kernels --backend numba")
     assert result["load_before"] >= 0 and result["hardware"]["cores"]
     assert result["versions"]["numba"] and result["date"]
-    by_name = {r["kernel"]: r for r in result["results"][:6]}
+    by_name = {r["kernel"]: r for r in result["results"][:8]}
     n, u = by_name["update"]["n"], by_name["update"]["u"]
     assert n == 26 * 64 and by_name["update"]["bytes"] == 44 * n + 248 * u
+    assert [by_name[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
     assert result["results"][0]["share_of_copy"] == 1.0
     assert done.stdout.count("update") == 2
 
