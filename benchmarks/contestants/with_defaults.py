@@ -1,0 +1,232 @@
+"""Other packages with their own defaults, for `defaults.py`; a process trains one of them.
+
+python -m contestants.with_defaults CONTESTANT ROWS PREDICTIONS SEED EPOCHS
+
+It runs in the other packages' environment, reads the rows of `write_rows`, and writes the
+probabilities of the test rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+VALIDATION = 0.1
+"""Share of the training rows that early stopping scores."""
+BITS = 22
+"""The hash of the logistic regressions has 2^22 values, so that pairs rarely collide."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a log, without labels for the test.
+
+    Attributes:
+        ids: [n, F], the columns in `field_rows`' order.
+        numbers: [n, C], scaled to 0 to 1.
+        label: [n], 0 or 1; empty for the test rows.
+        field_rows: [F], one above the largest id of each column.
+    """
+
+    ids: np.ndarray
+    numbers: np.ndarray
+    label: np.ndarray
+    field_rows: np.ndarray
+
+    def take(self, which: np.ndarray) -> Rows:
+        """Some of the rows."""
+        parts = (self.ids[which], self.numbers[which], self.label[which])
+        return Rows(*parts, self.field_rows)
+
+    def held_out(self, seed: int) -> tuple[Rows, Rows]:
+        """Split off a random share of the rows for validation."""
+        order = np.random.default_rng(seed).permutation(len(self.label))
+        count = int(VALIDATION * len(order))
+        return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
+
+
+def read_rows(file: Path) -> tuple[Rows, Rows]:
+    """Read the training rows and the test rows."""
+    with np.load(file) as found:
+        known = {name: found[name] for name in found.files}
+    none = np.zeros(0, np.float32)
+    train = (known["ids"], known["continuous"], known["label"])
+    test = (known["test_ids"], known["test_continuous"], none)
+    return Rows(*train, known["field_rows"]), Rows(*test, known["field_rows"])
+
+
+def lightgbm(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
+    """LightGBM's classifier, with the ids as columns of pandas's type `category`."""
+    from lightgbm import LGBMClassifier
+
+    model = LGBMClassifier(random_state=seed).fit(_frame(train), train.label)
+    return model.predict_proba(_frame(test))[:, 1]
+
+
+def lightgbm_stopped(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
+    """The same, up to 10,000 trees, until 50 trees in a row bring no better validation loss."""
+    from lightgbm import LGBMClassifier, early_stopping
+
+    fitted, scored = train.held_out(seed)
+    model = LGBMClassifier(random_state=seed, n_estimators=10_000)
+    valid = [(_frame(scored), scored.label)]
+    model.fit(_frame(fitted), fitted.label, eval_set=valid, callbacks=[early_stopping(50)])
+    return model.predict_proba(_frame(test))[:, 1]
+
+
+def _frame(rows: Rows) -> Any:
+    import pandas as pd
+
+    columns = {
+        f"C{j}": pd.Categorical.from_codes(rows.ids[:, j], np.arange(count))
+        for j, count in enumerate(rows.field_rows)
+    }
+    return pd.DataFrame(columns | {f"I{j}": x for j, x in enumerate(rows.numbers.T)})
+
+
+def logistic(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
+    """Logistic regression of scikit-learn on hashed ids and pairs of ids, L2 of C = 1."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(random_state=seed).fit(crossed(train), train.label)
+    return model.predict_proba(crossed(test))[:, 1]
+
+
+def crossed(rows: Rows, bits: int = BITS) -> Any:
+    """A sparse matrix with a one for each id and each pair of ids, by their hash, and the numbers.
+
+    Returns:
+        CSR, float32 [n, 2^bits + C].
+    """
+    from scipy.sparse import csr_matrix
+
+    n, count = rows.ids.shape
+    numbers = rows.numbers.shape[1]
+    groups = [(j,) for j in range(count)] + list(combinations(range(count), 2))
+    width = len(groups) + numbers
+    indices, data = np.empty((n, width), np.int32), np.ones((n, width), np.float32)
+    for k, group in enumerate(groups):
+        indices[:, k] = hashed(group, rows.ids[:, group], bits)
+    indices[:, len(groups) :] = (1 << bits) + np.arange(numbers)
+    data[:, len(groups) :] = rows.numbers
+    starts = np.arange(0, n * width + 1, width)
+    shape = (n, (1 << bits) + numbers)
+    return csr_matrix((data.ravel(), indices.ravel(), starts), shape=shape)
+
+
+def hashed(columns: tuple[int, ...], ids: np.ndarray, bits: int) -> np.ndarray:
+    """Hash the ids of each row, [n, columns], together with the columns' numbers."""
+    found = np.zeros(len(ids), np.uint64)
+    for each in (*columns, *ids.T.astype(np.uint64)):
+        found = (found ^ np.uint64(each)) * np.uint64(0x9E3779B97F4A7C15)
+        found ^= found >> np.uint64(32)
+    return (found >> np.uint64(8)) & np.uint64((1 << bits) - 1)
+
+
+def vowpal_wabbit(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
+    """Vowpal Wabbit in one pass, with all pairs of columns."""
+    from vowpalwabbit import Workspace
+
+    words = f"--quiet --loss_function logistic --link logistic -q :: -b {BITS}"
+    model = Workspace(f"{words} --random_seed {seed}")
+    order = np.random.default_rng(seed).permutation(len(train.label))
+    for line in _lines(train.take(order)):
+        model.learn(line)
+    return np.array([model.predict(line) for line in _lines(test)])
+
+
+def _lines(rows: Rows) -> Iterator[str]:
+    """Each row as text: a namespace for each column."""
+    labels = np.where(rows.label > 0, "1", "-1") if len(rows.label) else [""] * len(rows.ids)
+    letters = [chr(ord("a") + j) for j in range(rows.ids.shape[1])]
+    for label, ids, numbers in zip(labels, rows.ids, rows.numbers):
+        parts = [f"|{letter} {each}" for letter, each in zip(letters, ids)]
+        parts += [f"|N{j} x:{each:g}" for j, each in enumerate(numbers)]
+        yield f"{label} {' '.join(parts)}"
+
+
+def fuxictr(train: Rows, test: Rows, seed: int, epochs: int) -> np.ndarray:
+    """FuxiCTR's DeepFM as DeepFM_default of its model zoo, and its own training loop.
+
+    Embeddings of 40, MLP 300-300-300, batch 10,000, Adam of 0.001, up to 100 epochs. An epoch
+    without a better validation score divides the rate by 10, and the second in a row ends it.
+    """
+    import logging
+
+    import torch
+    from fuxictr.pytorch.layers import FactorizationMachine, FeatureEmbedding, MLP_Block
+    from fuxictr.pytorch.models import BaseModel
+
+    from contestants.fuxictr import MemoryLoader, feature_map, tensors
+    from contestants.job import SCORING_BATCH, names
+
+    class DeepFM(BaseModel):
+        def __init__(self, folder: Path) -> None:
+            numbers = names(train.numbers.shape[1], "I")
+            known = feature_map(train.field_rows.tolist(), numbers, folder)
+            monitor = {"AUC": 1, "logloss": -1}
+            given = {"metrics": ["logloss", "AUC"], "monitor": monitor, "verbose": 0}
+            super().__init__(known, model_id="DeepFM", model_root=str(folder), **given)
+            (folder / known.dataset_id).mkdir()
+            self.embedding_layer = FeatureEmbedding(known, 40)
+            self.fm = FactorizationMachine(known)
+            width = 40 * len(known.features)
+            self.mlp = MLP_Block(width, hidden_units=[300] * 3, output_dim=1)
+            self.compile("adam", "binary_crossentropy", 1e-3)
+            self.reset_parameters()
+
+        def forward(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            columns = self.get_inputs(inputs)
+            v = self.embedding_layer(columns)
+            z = self.fm(columns, v) + self.mlp(v.flatten(start_dim=1))
+            return {"y_pred": self.output_activation(z)}
+
+    class Loader(MemoryLoader):
+        def __len__(self) -> int:
+            return -(-len(next(iter(self.columns.values()))) // self.batch)
+
+    def loader(rows: Rows, *, shuffle: bool = False) -> Loader:
+        columns = tensors(rows.ids, rows.numbers, "cpu")
+        if len(rows.label):
+            columns["label"] = torch.from_numpy(rows.label)
+        return Loader(columns, batch=10_000 if shuffle else SCORING_BATCH, shuffle=shuffle)
+
+    logging.basicConfig(level=logging.INFO)  # the validation scores of each epoch
+    torch.manual_seed(seed)
+    fitted, scored = train.held_out(seed)
+    with TemporaryDirectory() as name:
+        model = DeepFM(Path(name))
+        model.fit(loader(fitted, shuffle=True), epochs=epochs, validation_data=loader(scored))
+        return model.predict(loader(test))
+
+
+Contestant = Callable[[Rows, Rows, int, int], np.ndarray]
+CONTESTANTS: Mapping[str, tuple[Contestant, str]] = {
+    "lightgbm": (lightgbm, "lightgbm"),
+    "lightgbm-stopped": (lightgbm_stopped, "lightgbm"),
+    "logistic": (logistic, "scikit-learn"),
+    "vowpal-wabbit": (vowpal_wabbit, "vowpalwabbit"),
+    "fuxictr": (fuxictr, "fuxictr"),
+}
+"""Name -> what trains it, and the package whose version is recorded."""
+
+
+def main() -> None:
+    """Train once, and print the version of the package."""
+    name, rows, predictions, seed, epochs = sys.argv[1:]
+    train, package = CONTESTANTS[name]
+    np.save(predictions, train(*read_rows(Path(rows)), int(seed), int(epochs)))
+    print(json.dumps({package: version(package)}))
+
+
+if __name__ == "__main__":
+    main()
