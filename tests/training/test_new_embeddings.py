@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
 from cowclip_merlin.models.base import logits
 from cowclip_merlin.models.embedding import FusedEmbedding, ShardedEmbedding
+from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.build import build_model
@@ -29,7 +30,8 @@ RUN = RunSettings(
     seed=SEED, rule="sde", update="exact", reset_embeddings=True,
     overrides={"init_std": STD, "embedding_lr": 1e-2, "dense_lr": 1e-2, "l2": 1e-3},
 )  # fmt: skip
-ADAGRAD = replace(RUN, optimizer="adagrad", rule="sqrt_star", update="dense")
+SUMS = {"l2": 0.0, "initial_accumulator": 0.25}
+ADAGRAD = replace(RUN, optimizer="adagrad", overrides=RUN.overrides | SUMS)
 
 
 def drawn(fields, epoch, dim=DIM, std=STD, seed=SEED):
@@ -64,7 +66,7 @@ def state_of(trainer):
     model, optimizer = trainer.model, trainer.optimizer
     tables, dense = [layer.table for layer in model.row_sync.layers], dense_variables(model)
     inner = (optimizer.embedding_optimizer, optimizer.dense_optimizer)
-    slots = inner[0].get_slot_names()
+    slots = row_slots(inner[0])
     counters = [each.iterations for each in (optimizer, *inner)]
     found = {
         "tables": tables,
@@ -98,10 +100,10 @@ def states(monkeypatch):
     ("settings", "first"),
     [
         (replace(RUN, epochs=3), 0.0),
-        (replace(ADAGRAD, initial_accumulator=0.25), 0.25),
-        thorough(ADAGRAD, 0.1),
+        (replace(ADAGRAD, optimizer="rowwise_adagrad"), 0.25),
+        thorough(ADAGRAD, 0.25),
     ],
-    ids=["adam", "adagrad", "adagrad-0.1"],
+    ids=["adam", "rowwise_adagrad", "adagrad"],
 )
 def test_an_epoch_starts_with_new_tables_and_the_other_weights(
     data, tmp_path, states, settings, first

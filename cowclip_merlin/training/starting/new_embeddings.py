@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
+from cowclip_merlin.optimizer.config import row_slots
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -37,7 +38,7 @@ def reset_embeddings(model: CTRModel, optimizer: CowClip, epoch: int) -> None:
     tables = [table for layer in model.row_sync.layers for table in layer.redraw(epoch)]
     inner = optimizer.embedding_optimizer
     first = inner.get_config().get("initial_accumulator_value", 0.0)  # of Adagrad
-    for slot in (inner.get_slot(x, name) for x in tables for name in inner.get_slot_names()):
+    for slot in (inner.get_slot(x, name) for x in tables for name in row_slots(inner)):
         _fill(slot, first)
 
 
