@@ -1,6 +1,7 @@
 """Tables of the pages that repeat what the code, or another page, says."""
 
 import inspect
+import math
 import os
 import re
 import subprocess
@@ -131,7 +132,7 @@ def test_the_flights_with_the_defaults_are_those_of_the_note():
     assert re.search(rf"gave {base} at its base batch, [\d.]+ at 8 and {large} at 32 times", note)
 
 
-def test_bytes_per_id_are_those_of_the_tables_and_their_state():
+def test_bytes_per_id_are_those_of_the_tables_and_their_state(tmp_path):
     tf, n, d = compat.tensorflow(), 100, 16
     legacy = tf.keras.optimizers.legacy
     made = {
@@ -145,11 +146,12 @@ def test_bytes_per_id_are_those_of_the_tables_and_their_state():
     cells = rows[rows.index(tuple(made)) + 1]
     for words, (inner, update, name) in zip(cells, made.values(), strict=True):
         factor, _, more = words.partition("d")
-        table = tf.Variable(tf.zeros([n, d]))
+        table = tf.Variable(tf.zeros([n, d]), name="embeddings")
         optimizer = cc.CowClip(inner, update=update, backend="tensorflow")
         optimizer.create_state([table])
-        held = [table, *optimizer.weights]
-        per_row = sum(4 * x.shape.num_elements() for x in held if x.shape[:1] == [n]) / n
+        path = tf.train.Checkpoint(optimizer=optimizer, table=table).write(str(tmp_path / "c"))
+        held = [shape for _, shape in tf.train.list_variables(path) if shape[:1] == [n]]
+        per_row = sum(4 * math.prod(shape[1:]) for shape in held)
         assert per_row == int(factor) * d + int(more.strip("+ ") or 0), words
         if name:
             numbers = numbers_per_id(name, d, counts_steps=update == "exact")

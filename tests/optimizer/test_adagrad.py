@@ -128,7 +128,8 @@ def test_a_checkpoint_holds_the_accumulators_of_each_table_once(tf, tmp_path):
     from cowclip_merlin.training.several_workers.shard_files import _OF_ROWS
 
     def made(first):
-        tables = [tf.Variable(first + tf.random.stateless_normal([5, d], [d, 0])) for d in (3, 1)]
+        first_rows = [first + tf.random.stateless_normal([5, d], [d, 0]) for d in (3, 1)]
+        tables = [tf.Variable(x, name="embeddings") for x in first_rows]
         optimizer = cc.CowClip(cc.RowWiseAdagrad(0.1), update="lazy")
         optimizer.create_state(tables)
         sums = [optimizer.get_slot(table, "accumulator") for table in tables]
