@@ -86,8 +86,6 @@ class OnlineSettings(Settings):
         if self.run.reset_embeddings:
             raise InputError("reset_embeddings is for the epochs of a prepared folder; omit it")
         self._check_schedule()
-        if self.run.optimizer != "adam":
-            raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():
             known = ", ".join(choices.kernel_clips())
             raise InputError(

@@ -66,7 +66,7 @@ def add_log_options(parser: argparse._ActionsContainer) -> None:
     add_options(parser, RunSettings, "model", "batch_size", **of_log)
     add_options(parser, LogSettings, "batch_days")
     add_options(parser, RunSettings, *RULE, "backend", **of_log)
-    add_rate_options(parser, without=UNUSED_RATES)
+    add_rate_options(parser, without=(*UNUSED_RATES, "initial_accumulator"))
     add_schedule_options(parser)
     add_options(parser, RunSettings, *HIDDEN, *LAYERS)
     add_options(parser, LogSettings, "max_bad_fraction")

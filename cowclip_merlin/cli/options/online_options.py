@@ -19,7 +19,7 @@ from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
-UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs", "initial_accumulator")
+UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 """Rates that training on a log does not use."""
 
 
@@ -46,7 +46,8 @@ def add_online_model_options(parser: argparse.ArgumentParser) -> None:
         "clip": {"choices": choices.kernel_clips},
         "seed": {"help": "seed of all initial values, and of what dropout drops"},
     }
-    add_options(parser, RunSettings, "model", "batch_size", *RULE, "backend", **of_log)
+    names = ("model", "batch_size", *RULE, "optimizer", "backend")
+    add_options(parser, RunSettings, *names, **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
     add_schedule_options(parser)
     add_options(parser, RunSettings, "seed", "mlp", *HIDDEN, *LAYERS, **of_log)

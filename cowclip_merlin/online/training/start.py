@@ -44,7 +44,7 @@ def named_start(path: str | FilePath) -> str:
 class OfflineStart:
     """Weights of a run for an online trainer: embedding rows by value, and dense weights.
 
-    Adam's moments start from zero, as those of new rows do.
+    The optimizer's state starts as that of new rows does.
 
     Args:
         run: folder of the run, trained with any update.

@@ -17,6 +17,7 @@ from cowclip_merlin.online.new_columns import grown_table, grown_variables, more
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
+from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.tables.snapshot import part_of
@@ -71,6 +72,12 @@ class OnlineTrainer:
         if not num_tables:
             raise InputError("the features file names no categorical column; name at least one")
         _refuse_unused_filter(settings, features)
+        self._varying = run.rule in ADAM_RULES and run.optimizer == "adam"
+        if catch_up > 1 and run.rule in ADAM_RULES and not self._varying:
+            raise InputError(
+                f"catch_up {catch_up} with rule {run.rule!r} needs Adam, but the optimizer is "
+                f"{run.optimizer!r}; use another `rule`, or omit `catch_up`"
+            )
         values, capacity = run.hyperparameters("table"), settings.reserved_rows(num_tables)
         self.model = build_model_of(
             run,
@@ -81,7 +88,7 @@ class OnlineTrainer:
             **run.multi_task_of(features.targets),
         )
         self.optimizer = build_optimizer_of(
-            run, values, fields=None, warmup_steps=0, varying=run.rule in ADAM_RULES
+            run, values, fields=None, warmup_steps=0, varying=self._varying
         )
         self.table = self._make_table(
             fields=features.rules,
@@ -118,9 +125,9 @@ class OnlineTrainer:
         return _make_score(self.model, self._batches)
 
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Function:
-        batches, run = self._form(has_offsets=has_offsets), self.settings.run
+        batches = self._form(has_offsets=has_offsets)
         values = self._scaled(batch_factor)
-        moments = _moments(self._scaled(1), values) if run.rule in ADAM_RULES else None
+        moments = _moments(self._scaled(1), values) if self._varying else None
         with self.optimizer.tracing_with(
             l2=values.l2,
             clip_settings=values.clip_settings,
@@ -293,6 +300,11 @@ class OnlineTrainer:
         Raises:
             InputError: the model cannot get such columns.
         """
+        if self.settings.run.optimizer != "adam":  # whose new weights begin with state of zeros
+            raise InputError(
+                f"columns cannot be added to a stream with the optimizer "
+                f"{self.settings.run.optimizer!r}: begin a new stream, or use adam"
+            )
         weights = grown_weights(self.model, self.dense_variables, more_of(self.features, lacking))
         of_variable = {
             id(compat.stored(part)): weight
@@ -303,13 +315,15 @@ class OnlineTrainer:
         return {k: of_variable.get(id(compat.stored(v)), GrownWeight()) for k, v in variables}
 
     def _moments_of(self, variable: Variable) -> list[Variable]:
-        """Return Adam's moments of a dense weight; moving statistics have none."""
-        slots = "mv" if variable.trainable else ""
-        return [self.optimizer.get_slot(variable, name) for name in slots]
+        """Return what the optimizer keeps of a dense weight; of moving statistics nothing."""
+        dense = self.optimizer.dense_optimizer
+        slots = row_slots(dense) if variable.trainable else ()
+        return [dense.get_slot(variable, name) for name in slots]
 
     def _other_variables(self) -> dict[str, Variable]:
-        """All variables but the tables and their moments, by the names of a snapshot."""
-        slots = [self.optimizer.get_slot(table, name) for table in self.tables for name in "mv"]
+        """All variables but the tables and their state, by the names of a snapshot."""
+        inner = self.optimizer.embedding_optimizer
+        slots = [inner.get_slot(table, name) for table in self.tables for name in row_slots(inner)]
         rows = {id(compat.stored(slot)) for slot in slots}
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         dense = self.dense_variables

@@ -27,7 +27,6 @@ def test_settings_that_cannot_be_are_refused(values, message):
     [
         ({"update": "exact"}, {}, "exact.* rows that are absent"),
         ({"combiner": "sum"}, {}, "the features file gives the combiner"),
-        ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
         ({"lr_schedule": "cosine"}, {}, "lr_schedule is 'cosine', which needs the epochs of a"),
         ({"lr_schedule": "linear"}, {}, "a stream has no length; also set lr_events"),
         ({}, {"lr_events": 5}, "lr_events has no effect with lr_schedule 'constant'; remove it"),

@@ -180,6 +180,22 @@ def test_a_column_that_makes_another_one_a_history_is_refused(settings_of):
         trainer.check_added()
 
 
+def test_columns_are_not_added_to_a_stream_with_adagrad(settings_of):
+    """Its new dense weights would begin with accumulators of 0."""
+    settings = settings_of(batch_size=32, optimizer="rowwise_adagrad", rule="none")
+    OnlineTrainer(settings, FEATURES).check_added()
+    more = replace(with_columns(FEATURES), added=(AddedColumn(name=AGE.name, until=(9,)),))
+    with pytest.raises(InputError, match=r"cannot be added .* 'rowwise_adagrad': begin a new"):
+        OnlineTrainer(settings, more).check_added()
+
+
+def test_a_larger_batch_of_the_rule_sde_needs_adam(settings_of):
+    settings = settings_of(batch_size=32, optimizer="adagrad", rule="sde")
+    OnlineTrainer(settings, FEATURES)
+    with pytest.raises(InputError, match=r"catch_up 4 with rule 'sde' needs Adam, .*'adagrad'"):
+        OnlineTrainer(settings, FEATURES, catch_up=4)
+
+
 @pytest.fixture(scope="module")
 def old_run(tmp_path_factory, settings):
     """A run of 600 events with `FEATURES`, whose servers follow `sync`."""

@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from streams import (
     EVENTS,
@@ -96,6 +97,29 @@ def test_killed_anywhere_and_started_again_it_ends_the_same(
     tmp_path, settings, events, whole, seed, monkeypatch
 ):
     assert killed_twice(tmp_path, settings, events, seed, monkeypatch) == whole
+
+
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", thorough("adagrad")])
+def test_killed_with_adagrad_it_ends_the_same(
+    tmp_path, settings_of, events, monkeypatch, optimizer
+):
+    rows = {"capacity": 80, "max_rows": 70}
+    adagrad = settings_of(
+        batch_size=32,
+        table=rows,
+        optimizer=optimizer,
+        rule="none",
+        overrides={"initial_accumulator": 0.25},
+    )
+    stream_trainer(tmp_path / "whole", adagrad, events).run()
+    whole = final_state(tmp_path / "whole")
+    assert killed_twice(tmp_path, adagrad, events, 5, monkeypatch) == whole
+    width = 1 if optimizer == "rowwise_adagrad" else 4
+    sums = np.frombuffer(whole[1]["trainer.table.table0.accumulator"], np.float32).reshape(
+        -1, width
+    )
+    assert len(sums) == len(whole[1]["trainer.table.ids"]) // 8
+    assert sums.min() == 0.25 < sums.max()
 
 
 @pytest.mark.thorough
