@@ -10,6 +10,7 @@ two name a table of OTHERS. Nothing is trained, and the text around the tables s
 from __future__ import annotations
 
 import csv
+import json
 import re
 import statistics
 import sys
@@ -211,6 +212,27 @@ def several_labels():
     return lines(["shared", "click", "favorite"], body, ["---", "---:", "---:"])
 
 
+PACKAGES = {
+    "cowclip": "`cowclip train`", "lightgbm": "LightGBM", "lightgbm-stopped": "LightGBM, stopped",
+    "logistic": "scikit-learn", "vowpal-wabbit": "Vowpal Wabbit", "fuxictr": "FuxiCTR's DeepFM",
+}  # fmt: skip
+
+
+def packages():
+    """Test AUC of this project and of other packages with their defaults, by log."""
+    found = {}
+    for file in sorted(RESULTS.glob("*-defaults-*.json")):
+        record = json.loads(file.read_text())
+        for row in record["results"]:
+            found.setdefault((record["log"], row["contestant"]), []).append(100 * row["auc"])
+    body = []
+    titles = {"frappe": "Frappe", "movielens": "MovieLens", "flights-0.3M": "flights, 0.3M"}
+    for log, title in titles.items():
+        mine = [found.get((log, name)) for name in PACKAGES]
+        body.append([title, *(f"{statistics.mean(aucs):.2f}" if aucs else "" for aucs in mine)])
+    return lines(["log", *PACKAGES.values()], body, ["---", *["---:"] * len(PACKAGES)])
+
+
 COLLISIONS = {
     file.stem.partition("-collisions-")[2]: file
     for file in sorted(RESULTS.glob("*-collisions-*.csv"))
@@ -225,6 +247,7 @@ OTHERS: dict[str, Callable[[], str]] = {
     "rules/invariant": invariant,
     "rules/replays": replays,
     "movielens/histories": histories,
+    "others/defaults": packages,
     "movielens/several-labels": several_labels,
     **{f"collisions/{log}": collisions_table(file) for log, file in COLLISIONS.items()},
 }

@@ -76,25 +76,6 @@ def test_every_command_is_named():
     assert sorted(named) == sorted(COMMANDS)
 
 
-def test_presets_are_those_of_the_code():
-    rows = [row for row in rows_of("choosing.md") if row[0] in ("`criteo`", "`avazu`")]
-    assert len(rows) == 6
-    for name, *numbers in rows:
-        batch, *values = (float(n.replace(",", "")) for n in numbers)
-        at = cc.scale(name.strip("`"), to=int(batch))
-        wanted = (at.embedding_lr, at.dense_lr, at.l2, at.r, at.zeta)
-        assert values == [float(f"{x:.3g}") for x in wanted], (name, batch)
-
-
-def test_speeds_are_those_of_the_measurement():
-    measured = [row[:4] for row in rows_of("performance.md")]
-    shown = [row for row in rows_of("choosing.md") if re.fullmatch(r"[\d,]+", row[0])]
-    assert len(shown) == 3
-    for batch, *speeds in shown:
-        row = next(m for m in measured if m[0] == batch and "(" in m[1])
-        assert [cell.partition(" ")[0] for cell in row[1:]] == speeds
-
-
 def test_rules_are_those_of_the_code():
     cells = {"$1$": 1, "$s$": 4, r"$\sqrt{s}$": 2, "$s^2$": 16}
     rows = {row[0].strip("`"): row[1:] for row in rows_of("method.md") if len(row) == 4}
