@@ -44,10 +44,10 @@ class RowWiseAdagrad(tf.keras.optimizers.legacy.Optimizer):
 
     >>> w = tf.Variable(tf.ones([3, 2]))
     >>> g = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), tf.constant([1]), tf.constant([3, 2]))
-    >>> adagrad = RowWiseAdagrad(0.5, initial_accumulator_value=12.5, epsilon=0.0)
+    >>> adagrad = RowWiseAdagrad(1.25, initial_accumulator_value=12.5, epsilon=0.0)
     >>> _ = adagrad.apply_gradients([(g, w)])
-    >>> w.numpy().round(2).tolist(), adagrad.get_slot(w, "accumulator").numpy().tolist()
-    ([[1.0, 1.0], [0.7, 0.6], [1.0, 1.0]], [[12.5], [25.0], [12.5]])
+    >>> w.numpy().tolist(), adagrad.get_slot(w, "accumulator").numpy().tolist()
+    ([[1.0, 1.0], [0.25, 0.0], [1.0, 1.0]], [[12.5], [25.0], [12.5]])
     """
 
     def __init__(
