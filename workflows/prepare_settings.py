@@ -47,10 +47,18 @@ class PrepareSettings(Settings):
     )
     out: FilePath = option(help="folder to write", metavar="DATA")
     validation: tuple[FilePath, ...] = option(
-        (), "files of validation rows, which train then holds out", nargs="+", metavar="FILE"
+        (),
+        "files of validation rows, which train then holds out",
+        nargs="+",
+        metavar="FILE",
+        shown="none",
     )
     test: tuple[FilePath, ...] = option(
-        (), "files of test rows; all rows of the others train", nargs="+", metavar="FILE"
+        (),
+        "files of test rows; all rows of the others train",
+        nargs="+",
+        metavar="FILE",
+        shown="a share of the others",
     )
     kind: str = option(
         "criteo",

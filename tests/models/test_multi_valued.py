@@ -133,8 +133,8 @@ def test_zeros_fill_up_a_matrix(tf, model):
     expected = logits(model, ragged)
     arrays = {name: x.numpy() for name, x in dense.items()}
     scores = tf.sigmoid(expected)
-    np.testing.assert_array_equal(logits(model, dense), expected)
-    np.testing.assert_array_equal(tf.function(lambda x: logits(model, x))(dense), expected)
+    np.testing.assert_allclose(logits(model, dense), expected, rtol=1e-6)
+    np.testing.assert_allclose(tf.function(lambda x: logits(model, x))(dense), expected, rtol=1e-6)
     np.testing.assert_allclose(model.predict(arrays, verbose=0), scores, rtol=1e-6)
     sparse = dense | {name: tf.sparse.from_dense(dense[name]) for name in COMBINERS}
     np.testing.assert_allclose(model(sparse), scores, rtol=1e-6)

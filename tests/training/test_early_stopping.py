@@ -121,7 +121,8 @@ def test_what_the_commands_tell(rows, make_run, tmp_path, capsys):
     out, words = str(tmp_path / "run"), "epoch 2 of 4 (best on validation rows)"
     command = ["train", str(rows), "--out", out, *ARGUMENTS, "--early-stopping", "2"]
     assert main(command) == 0
-    *_, said, last = capsys.readouterr().out.splitlines()
+    *_, said, last, next_step = capsys.readouterr().out.splitlines()
+    assert next_step.endswith(f"test rows: cowclip evaluate {out} {rows}")
     assert said == (
         "stopped: no higher validation AUC for 2 epochs; the run keeps the weights of "
         f"{words}, validation AUC 0.70000"
@@ -131,7 +132,9 @@ def test_what_the_commands_tell(rows, make_run, tmp_path, capsys):
     )
     log = (tmp_path / "run/train.log").read_text()
     assert said in log and "epoch 4: " in log and "epoch 5: " not in log
-    for args in (["evaluate", out, str(rows), "--against", str(make_run())], ["inspect", out]):
+    against = str(make_run())
+    capsys.readouterr()
+    for args in (["evaluate", out, str(rows), "--against", against], ["inspect", out]):
         assert main(args) == 0
         assert capsys.readouterr().out.startswith(f"{out}: {words}\n")
 
@@ -284,7 +287,7 @@ def test_it_needs_validation_rows(rows, tmp_path, capsys):
 def test_a_plain_run_tells_that_its_auc_fell(rows, tmp_path, capsys):
     command = ["train", str(rows), "--out", str(tmp_path / "run"), *ARGUMENTS, "--epochs", "4"]
     assert main(command) == 0
-    told, last = capsys.readouterr().out.splitlines()[-2:]
+    told, last, _ = capsys.readouterr().out.splitlines()[-3:]
     assert told == (
         "validation AUC fell from 0.70000 after epoch 2 to 0.65000 after epoch 4; "
         "train with --epochs 2, or with --early-stopping 1"
