@@ -12,8 +12,8 @@ EXAMPLES = """examples:
   cowclip prepare criteo train.txt --out DATA
   cowclip prepare avazu train.gz --out DATA --split time
   cowclip prepare table log.csv --out DATA --label y --categorical user,item --continuous age
-  cowclip prepare table train.csv --validation valid.csv --test test.csv --out DATA --label y \
-      --categorical user,item
+  cowclip prepare table train.csv --validation valid.csv --test test.csv --out DATA \\
+      --label y --categorical user,item
   cowclip prepare table films.csv --out DATA --label y --categorical user --multi genres
   cowclip prepare table log.csv --out DATA --label click,seconds --regression seconds \\
       --categorical user,item

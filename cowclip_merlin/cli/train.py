@@ -57,7 +57,7 @@ def add_arguments(parser: CommandParser) -> None:
         "model": {"default": None, "shown": MODEL},
         "batch_size": {"default": None, "shown": by_rows.format(1024)},
         "validation_fraction": {"default": None, "shown": ""},
-        "early_stopping": {"shown": "0; for your own table with prepare --validation 2"},
+        "early_stopping": {"shown": "0; after prepare --validation 2 for your own table"},
         "update": {"default": AUTO, "shown": "auto: exact where it works, else dense"},
         "base_batch_size": {"default": None, "shown": by_rows.format(1024)},
         "preset": {"shown": "that of the data; your own table has values by its rows"},

@@ -262,10 +262,8 @@ def optimizers_of(
             "or hyper-parameters with warmup_epochs=0"
         )
     steps = warmup_steps(values, steps_per_epoch or 0)
-    rates = (values.embedding_lr, warmup_schedule(values.dense_lr, steps))
-    embedding = optimizer_of(values, rates[0], tables=True)
-    dense = optimizer_of(values, rates[1])
-    return embedding, dense
+    embedding = optimizer_of(values, values.embedding_lr, tables=True)
+    return embedding, optimizer_of(values, warmup_schedule(values.dense_lr, steps))
 
 
 def optimizer_of(

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows import PreparedData
 
@@ -85,12 +84,6 @@ class PlannedRun:
         settings = self.settings
         if settings.clip and replace(settings, clip=None).effective_clip == settings.clip:
             settings = replace(settings, clip=None)  # the rule implies this clip
-        if settings.optimizer != "adam":
-            # Always told, but for 0.1: recorded runs had Keras's value without telling it.
-            usual_sum = Hyperparameters.initial_accumulator
-            rates = {"initial_accumulator": usual_sum, **settings.overrides}
-            told = {k: v for k, v in rates.items() if (k, v) != ("initial_accumulator", 0.1)}
-            settings = replace(settings, overrides=told)
         given = settings.as_dict()
         usual = RunSettings(model="deepfm", batch_size=1).as_dict()
         changed = {k: v for k, v in given.items() if v != usual[k] or k in ("model", "batch_size")}

@@ -163,18 +163,6 @@ def test_a_clip_that_the_rule_implies_makes_no_other_run():
     assert len(names) == len(table6)
 
 
-def test_each_initial_accumulator_has_its_hash():
-    """The usual one is told: recorded runs had Keras's 0.1 without telling it."""
-    runs = plan_runs(load_experiment("rivals"), SMALL, seeds=1)
-    (run,) = [run for run in runs if run.settings.optimizer == "adagrad"]
-    rates = {k: v for k, v in run.settings.overrides.items() if k != "initial_accumulator"}
-    hashes = []
-    for start in ({}, {"initial_accumulator": 1e-7}, {"initial_accumulator": 0.1}):
-        settings = replace(run.settings, overrides=rates | start)
-        hashes.append(replace(run, settings=settings).config_hash("data"))
-    assert hashes[0] == hashes[1] != hashes[2] == run.config_hash("data")
-
-
 def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults():
     mine = settings("table12", SMALL, "without zeta", "largest", tuned={"cowclip": {"zeta": 1.0}})
     assert mine.overrides["zeta"] == 0

@@ -102,7 +102,9 @@ class OnlineTrainer:
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         self._batches = self._form()
-        self._trained = compat.tensorflow().Variable(0, dtype="int64", trainable=False)
+        self._trained = None  # events so far, which only rates that fall look at
+        if settings.lr_events is not None:
+            self._trained = compat.tensorflow().Variable(0, dtype="int64", trainable=False)
         self._scaled = cache(lambda batch_factor: scaled(run, batch_factor))
         self._rates_of = 1, 1.0  # batch factor, and factor of rates that fall
         self._steps = {(n, False): self._trace_step(n) for n in sorted({1, catch_up})}
@@ -178,7 +180,8 @@ class OnlineTrainer:
         self._set_rates(batch_factor)
         with raising_diverged():
             self._step_for(batch_factor, events)(self._packed(rows, events))
-        self._trained.assign_add(len(events))
+        if self._trained is not None:
+            self._trained.assign_add(len(events))
 
     def _packed(self, rows: Ids, events: Events) -> tuple[Any, ...]:
         """Return a batch in its form."""
@@ -203,7 +206,7 @@ class OnlineTrainer:
     def _fallen(self) -> float:
         """Return the factor of the rates after the events so far."""
         settings, tf = self.settings, compat.tensorflow()
-        if settings.lr_events is None:
+        if self._trained is None:
             return 1.0
         share = int(self._trained.numpy()) / settings.lr_events
         return float(factor_after(tf.constant(share, tf.float32), settings.run))
@@ -333,7 +336,8 @@ class OnlineTrainer:
         named = {f"dense{i}": v for i, v in enumerate(dense)}
         named |= {f"count{i}": v for i, v in enumerate(counts)}
         named |= {f"optimizer{i}": v for i, v in enumerate(own)}
-        return named | {"loss": self._loss_sum, "trained": self._trained}
+        named |= {} if self._trained is None else {"trained": self._trained}
+        return named | {"loss": self._loss_sum}
 
 
 def scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
