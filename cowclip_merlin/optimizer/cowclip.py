@@ -13,7 +13,7 @@ from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
-from cowclip_merlin.optimizer.config import Config, check, resolve
+from cowclip_merlin.optimizer.config import Config, check, resolve, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
@@ -365,6 +365,11 @@ class CowClip(WrappingOptimizer):
     def backend(self) -> str:
         """The code that updates rows: "numba", "cupy" or "tensorflow"."""
         return self.config.backend
+
+    @property
+    def row_slots(self) -> tuple[str, ...]:
+        """Names of what the embedding optimizer keeps for each row of a table."""
+        return row_slots(self.embedding_optimizer)
 
     @property
     def clipped_share(self) -> Variable:

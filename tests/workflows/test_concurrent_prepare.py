@@ -75,9 +75,9 @@ def test_a_folder_that_is_being_made_is_refused_and_its_leftovers_are_removed(lo
 def test_of_two_that_began_at_once_the_first_one_stays(log, tmp_path, monkeypatch):
     out, run = tmp_path / "data", Ingest.run
 
-    def slowly(self, files):
+    def slowly(self, *files):
         monkeypatch.setattr(Ingest, "run", run)
-        result = run(self, files)
+        result = run(self, *files)
         monkeypatch.setattr(sys.modules[prepare.__module__], "clear_leftovers", lambda _: None)
         make(log, out, recipe=Recipe(log=True))
         return result

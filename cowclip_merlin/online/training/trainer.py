@@ -325,8 +325,8 @@ class OnlineTrainer:
 
     def _other_variables(self) -> dict[str, Variable]:
         """All variables but the tables and their state, by the names of a snapshot."""
-        inner = self.optimizer.embedding_optimizer
-        slots = [inner.get_slot(table, name) for table in self.tables for name in row_slots(inner)]
+        names, inner = self.optimizer.row_slots, self.optimizer.embedding_optimizer
+        slots = [inner.get_slot(table, name) for table in self.tables for name in names]
         rows = {id(compat.stored(slot)) for slot in slots}
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         dense = self.dense_variables

@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.config import row_slots
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.types import Variable
-
-tf = compat.tensorflow()
 
 _AT_ONCE = 1 << 18  # rows
 
@@ -38,12 +35,13 @@ def reset_embeddings(model: CTRModel, optimizer: CowClip, epoch: int) -> None:
     tables = [table for layer in model.row_sync.layers for table in layer.redraw(epoch)]
     inner = optimizer.embedding_optimizer
     first = inner.get_config().get("initial_accumulator_value", 0.0)  # of Adagrad
-    for slot in (inner.get_slot(x, name) for x in tables for name in row_slots(inner)):
+    for slot in (inner.get_slot(x, name) for x in tables for name in optimizer.row_slots):
         _fill(slot, first)
 
 
 def _fill(variable: Variable, value: float) -> None:
     """Fill the memory that a variable has, by parts: an assignment would give it another one."""
+    tf = compat.tensorflow()
     for begin in range(0, variable.shape[0], _AT_ONCE):
         rows = tf.range(begin, min(begin + _AT_ONCE, variable.shape[0]))
         values = tf.fill([len(rows), *variable.shape[1:]], value)

