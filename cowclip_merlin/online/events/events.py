@@ -1,12 +1,13 @@
-"""Events as a model reads them, made from columns of text: the same for a log and a request.
+"""Events as a model reads them, made from columns: the same for a log and a request.
 
-Whatever an event comes from, its values become text first: `text_of_value` for a request, Arrow
-for parquet. So what a value is depends on its text alone.
+Whatever an event comes from, what a value is depends on its text alone: that of `text_of_value` for
+a request, that of Arrow for parquet. Columns of numbers, which `column_of` makes, have the same ids
+and numbers without the way over text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
-from cowclip_merlin.types import Array, ArrowColumn
+from cowclip_merlin.types import Array, ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
 
@@ -94,10 +95,12 @@ class Damage:
     """What is wrong with each damaged row: the first reason found.
 
     Attributes:
+        rows: column -> value, of each row; not needed if all columns are text.
         reasons: position of a row -> reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, Json]] = ()) -> None:
+        self.rows = rows
         self.reasons: dict[int, str] = {}
 
     def add(self, wrong: Mask, reason: Callable[[int], str]) -> None:
@@ -105,6 +108,11 @@ class Damage:
         for i in np.flatnonzero(wrong).tolist():
             if i not in self.reasons:
                 self.reasons[i] = reason(i)
+
+    def text(self, column: ArrowColumn, i: int, name: str) -> str | None:
+        """Return the text of a value that is wrong; None if it is missing."""
+        value = column[i].as_py()
+        return value if value is None or type(value) is str else str(self.rows[i][name])
 
     def good(self, rows: int) -> Mask:
         """The rows of so many that nothing is wrong with."""
@@ -117,8 +125,9 @@ def encode_inputs(table: pa.Table, features: LogFeatures, damage: Damage) -> Eve
     """Ids and numbers of all rows, those of damaged ones without meaning.
 
     Args:
-        table: Arrow table of text; null is a missing value. Columns with several values per row
-            are lists of text, without nulls. Vectors are lists of float32 numbers, of their length.
+        table: Arrow table of text, or as of `column_of`; null is a missing value. Columns with
+            several values per row are lists of text, without nulls. Vectors are lists of float32
+            numbers, of their length.
         features: the columns.
         damage: takes what is wrong.
     """
@@ -173,10 +182,10 @@ def _weights(
     """Weights of all events, 0 where one is missing or wrong; None without such a column."""
     if not (name := features.weight):
         return None
-    text = _array(table[name])
-    numbers = numbers_of_texts(text)
+    column = _array(table[name])
+    numbers = _floats(column)
     good = np.asarray(labels.are_weights(numbers))
-    damage.add(~good, lambda i: labels.weight_damage(name, text[i].as_py()))
+    damage.add(~good, lambda i: labels.weight_damage(name, damage.text(column, i, name)))
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     return np.where(good, values, 0).astype(np.float32)
 
@@ -188,48 +197,66 @@ def _array(column: ArrowColumn) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _scaled(text: ArrowColumn, column: ContinuousColumn, damage: Damage) -> npt.NDArray[np.float32]:
+def _scaled(
+    values: ArrowColumn, column: ContinuousColumn, damage: Damage
+) -> npt.NDArray[np.float32]:
     """Numbers of a column as the model takes them."""
-    numbers = column.scaling.apply(_numbers(text, column.name, damage))
+    name = column.name
+    numbers = column.scaling.apply(_numbers(values, name, damage))
     damage.add(
         ~np.isfinite(numbers),
-        lambda i: f"{column.name} is {text[i].as_py()!r:.60}, too large for a 32-bit number",
+        lambda i: f"{name} is {damage.text(values, i, name)!r:.60}, too large for a 32-bit number",
     )
     return numbers
 
 
-def _numbers(text: ArrowColumn, name: str, damage: Damage) -> npt.NDArray[np.float64]:
+def _numbers(column: ArrowColumn, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     """Numbers of a column, 0 where a value is missing or wrong."""
     import pyarrow.compute as pc
 
-    numbers = numbers_of_texts(text)
-    wrong = np.asarray(pc.and_(pc.is_null(numbers), pc.is_valid(text)))
-    damage.add(wrong, lambda i: f"{name} is {text[i].as_py()!r:.60}, not a number")
+    def given(i: int) -> str:
+        return f"{name} is {damage.text(column, i, name)!r:.60}"
+
+    numbers = _floats(column)
+    wrong = np.asarray(pc.and_(pc.is_null(numbers), pc.is_valid(column)))
+    damage.add(wrong, lambda i: f"{given(i)}, not a number")
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     infinite = ~np.isfinite(values)
-    damage.add(infinite, lambda i: f"{name} is {text[i].as_py()!r:.60}, not a finite number")
+    damage.add(infinite, lambda i: f"{given(i)}, not a finite number")
     return np.where(infinite, 0, values)
 
 
-def encode_times(text: ArrowColumn, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
+def _floats(column: ArrowColumn) -> pa.Array:
+    """Numbers of a column of text or numbers, float64; null where a value is missing or wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_int64(column.type) or pa.types.is_float64(column.type):
+        return pc.cast(column, pa.float64(), safe=False)  # rounds as Arrow does with a text
+    return numbers_of_texts(column)
+
+
+def encode_times(
+    column: ArrowColumn, features: LogFeatures, damage: Damage
+) -> npt.NDArray[np.int64]:
     """Whole seconds since 1970, int64 [n]; 0 where a time is missing or wrong.
 
     Args:
-        text: Arrow array of text; null is a missing value.
+        column: Arrow array of text, or as of `column_of`; null is a missing value.
         features: format of the time column.
         damage: takes what is wrong.
     """
     name, time_format = features.time, features.time_format
-    damage.add(np.asarray(text.is_null()), lambda _: f"{name} is missing")
+    damage.add(np.asarray(column.is_null()), lambda _: f"{name} is missing")
     if time_format:
-        seconds = parse_formatted_times(text, time_format)
+        seconds = parse_formatted_times(column, time_format)
         form = f"not a time like {time_format}"
     else:
-        seconds = parse_times(text)
+        seconds = parse_times(column)
         form = "neither seconds since 1970 nor a date like 2001-01-31 23:59:00"
 
     def given(i: int) -> str:
-        return f"{name} is {text[i].as_py()!r:.60}"
+        return f"{name} is {damage.text(column, i, name)!r:.60}"
 
     damage.add(np.isnan(seconds), lambda i: f"{given(i)}, {form}")
     damage.add(seconds < 0, lambda i: f"{given(i)}, before 1970")

@@ -68,13 +68,17 @@ def text_ids(column: ArrowColumn, *, keep_text: bool = False) -> npt.NDArray[np.
     """Ids of a column of text, int64 [n]; null and empty text are missing.
 
     Args:
-        column: Arrow array or chunked array of text, [n].
+        column: Arrow array or chunked array of text, [n]; or of int64, all above `MISSING`.
         keep_text: "7.0" is text of its own, not 7.
 
     >>> import pyarrow as pa
     >>> text_ids(pa.array(["7", None, "7", ""])).tolist() == [7, MISSING, 7, MISSING]
     True
     """
+    import pyarrow as pa
+
+    if pa.types.is_int64(column.type):
+        return np.array(column.fill_null(MISSING))  # one that may be written
     encoded = _one_array(column).dictionary_encode()
     # One more than there are values: null is the last.
     texts = encoded.dictionary if keep_text else whole_texts(encoded.dictionary)[0]

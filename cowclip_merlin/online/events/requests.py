@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Cell = TypeVar("Cell")
 
-_WHOLE = 2**63  # whole numbers below are numbers of a vector as they are
+_WHOLE = 2**63  # whole numbers below are numbers of a vector as they are, and ids
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def encode_requests(
     """
     import pyarrow as pa
 
-    damage = Damage()
+    damage = Damage(requests)
     columns = {name: column_of(requests, name, features, damage) for name in features.inputs}
     events = encode_inputs(pa.table(columns), features, damage)
     return EncodedRequests(events.filter(damage.good(len(requests))), damage.reasons)
@@ -65,7 +66,9 @@ def encode_requests(
 def column_of(
     rows: Sequence[Mapping[str, Json]], name: str, features: LogFeatures, damage: Damage
 ) -> pa.Array:
-    """Return one column of all rows as Arrow text, as lists of text, or as vectors.
+    """Return one column of all rows as Arrow text or numbers, as lists of text, or as vectors.
+
+    Values of one type are taken as they are. Others become text first, which says what is wrong.
 
     Args:
         rows: column -> value, as in JSON.
@@ -82,6 +85,43 @@ def column_of(
         lists = cells_of(rows, name, damage, lambda x, name: texts_of_list(x, name, separator))
         return pa.array([each or [] for each in lists], pa.list_(pa.string()))
     is_id = name in features.identifiers
+    column = None
+    if not (name == features.time and features.time_format):  # which reads texts only
+        column = _column_of_one_type(rows, name, is_id=is_id)
+    return texts_of(rows, name, damage, is_id=is_id) if column is None else column
+
+
+def _column_of_one_type(
+    rows: Sequence[Mapping[str, Json]], name: str, *, is_id: bool
+) -> pa.Array | None:
+    """Return a column of text or of numbers whose values surely count; None if some may not.
+
+    What it returns has the ids, numbers and times that the texts of the values have.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        values = [row[name] for row in rows]
+        kinds = {*map(type, values)} - {NoneType}
+        if kinds <= {str}:
+            return pa.array([value or None for value in values], pa.string())
+        if kinds == {int} and is_id:
+            whole = pa.array(values, pa.int64())
+            return whole if pc.min(whole).as_py() > -_WHOLE else None
+        if kinds <= {int, float} and not is_id:
+            return pa.array(values, pa.float64())  # refuses integers that it would round
+    except (KeyError, ValueError, OverflowError):
+        pass
+    return None
+
+
+def texts_of(
+    rows: Sequence[Mapping[str, Json]], name: str, damage: Damage, *, is_id: bool
+) -> pa.Array:
+    """Return one column of all rows as Arrow text; null where it is missing or wrong."""
+    import pyarrow as pa
+
     texts = cells_of(rows, name, damage, lambda x, name: text_of_value(x, name, is_id=is_id))
     return pa.array(texts, pa.string())
 

@@ -30,7 +30,7 @@ def parse_times(column: ArrowColumn) -> npt.NDArray[np.float64]:
     names no zone.
 
     Args:
-        column: Arrow array of text.
+        column: Arrow array of text or of numbers.
 
     >>> import pyarrow as pa
     >>> parse_times(pa.array(["90.5", "1970-01-02", "1970-01-01T01:00:00+01:00", "?"])).tolist()
@@ -39,6 +39,9 @@ def parse_times(column: ArrowColumn) -> npt.NDArray[np.float64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_int64(column.type) or pa.types.is_float64(column.type):
+        numbers = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.where(np.isfinite(numbers), np.floor(numbers), np.nan)
     text = pc.utf8_trim(column, " ").fill_null("")
     seconds = np.full(len(text), np.nan)
     # Arrow reads dates with a zone and without one by two types.

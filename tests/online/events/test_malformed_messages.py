@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cowclip_merlin.online.events import requests
 from cowclip_merlin.online.events.features import AddedColumn
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 
@@ -58,6 +59,8 @@ GOOD = st.fixed_dictionaries(
         "text": st.lists(st.floats(-9, 9), min_size=2, max_size=2),
     }
 )
+ROW = {"user": 1, "item": "a", "tags": [], "price": 1.5, "click": 1, "time": 1_700_000_000}
+ROW |= {"request": 1, "weight": 1.0, "buy": 1, "sec": 0.5, "text": [1.0, 2.0]}
 MISSING = -1e9  # in place of NaN, which is not equal to itself
 CHANGES = st.dictionaries(st.sampled_from(COLUMNS + ADDED), VALUES, max_size=3)
 WHOLE = st.builds(lambda row, more: json.dumps({**row, **more}).encode(), GOOD, CHANGES)
@@ -79,6 +82,33 @@ def contents(events, i):
     columns = (events.numbers, events.labels, events.times, events.keys, events.weights)
     cells = [np.nan_to_num(np.asarray(column[i]), nan=MISSING).tolist() for column in columns]
     return ids.values.tolist(), *cells, offset
+
+
+INTEGERS = (
+    st.integers(-(2**70), 2**70) | st.integers(-9, 9) | st.sampled_from([-(2**63), 2**53 + 1])
+)
+KINDS = [INTEGERS, st.floats(), INTEGERS | st.floats(), st.text(max_size=9), st.integers(0, 2**31)]
+OF_ONE_KIND = st.sampled_from(KINDS).flatmap(lambda kind: st.lists(kind | st.none(), min_size=4))
+COLUMNS_OF_ONE_KIND = st.dictionaries(st.sampled_from(COLUMNS + ADDED), OF_ONE_KIND)
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(rows=st.lists(GOOD, min_size=4, max_size=4), columns=COLUMNS_OF_ONE_KIND)
+@example(rows=[ROW] * 4, columns={"user": [-(2**63), 1 - 2**63, 2**63 - 1, None]})
+@example(rows=[ROW] * 4, columns={"item": ["", "a", "7.0", None], "request": ["", "b", "c", "d"]})
+@example(rows=[ROW] * 4, columns={"time": [float("inf"), float("nan"), 9.5, -1]})
+@example(rows=[ROW] * 4, columns={"price": [2**53 + 1, 1e300, 0, None], "weight": [-1, 1, 2.0, 0]})
+def test_a_column_of_one_type_is_read_as_its_texts(features, rows, columns):
+    for name, values in columns.items():
+        rows = [row | {name: value} for row, value in zip(rows, values)]
+    messages = [json.dumps(row).encode() for row in rows]
+    events, damage = encode_messages(messages, features)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "_column_of_one_type", lambda *_, **__: None)
+        texts, wrong = encode_messages(messages, features)
+    assert damage.reasons == wrong.reasons
+    for i in set(range(4)) - set(damage.reasons):
+        assert contents(events, i) == contents(texts, i)
 
 
 @settings(

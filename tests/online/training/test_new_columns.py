@@ -151,7 +151,9 @@ def test_a_restart_changes_no_prediction_of_several_labels(settings_of, multi_ta
     more = {"model": "dcn", "continuous": "all", "multi_task": multi_task}
     settings = settings_of(batch_size=32, table={"capacity": 3000}, **more)
     now, values = with_columns(LABELS, COLOR), colored(range(200))
-    values = [json.dumps(json.loads(x) | {"buy": i % 2, "sec": 1}) for i, x in enumerate(values)]
+    values = [
+        json.dumps(json.loads(x) | {"buy": i % 2, "sec": 1}).encode() for i, x in enumerate(values)
+    ]
     old, new = OnlineTrainer(settings, LABELS), OnlineTrainer(settings, now)
     events, _ = encode_messages(values, LABELS)
     for _ in range(3):
