@@ -25,8 +25,18 @@ class ExampleWriter:
         self._label = label
         self._more: JsonObject = {SAMPLE_RATE: negatives}
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        names = (label, SAMPLE_RATE, LATE)
+        texts = {json.dumps(name, ensure_ascii=ascii) for name in names for ascii in (True, False)}
+        self._names = [text.encode() for text in texts]
 
     def write(self, impression: bytes, label: int, *, late: bool = False) -> bytes:
-        """Return the example of an impression: JSON in one line."""
-        row = json.loads(impression) | {self._label: label} | self._more
-        return self._encode(row | {LATE: 1} if late else row).encode()
+        """Return the example of an impression: JSON in one line.
+
+        The columns go behind those of the impression, whose bytes stay as they are. One that has
+        such a column, or is not written in one line, is read and written again.
+        """
+        more = {self._label: label} | self._more | ({LATE: 1} if late else {})
+        in_one_line = impression[:1] == b"{" and impression[-1:] == b"}" and b"\n" not in impression
+        if in_one_line and not any(name in impression for name in self._names):
+            return impression[:-1] + b"," + self._encode(more)[1:].encode()
+        return self._encode(json.loads(impression) | more).encode()

@@ -27,6 +27,7 @@ from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousC
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.joining import loop, matching
+from cowclip_merlin.online.joining.examples import ExampleWriter
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 KEYS = st.sampled_from("abcd")
@@ -54,6 +55,21 @@ def test_equals_a_merge_in_any_order_of_arrival(
     expected, expected_counts = merged.join(impressions, clicks, settings)
     assert examples_of(logs[2]) == expected
     assert counts == expected_counts
+
+
+NAMES = st.sampled_from(["klick\u00e9", "user", "cowclip_late"]) | st.text(max_size=3)
+VALUES = st.none() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=2), max_size=2)
+
+
+@given(st.dictionaries(NAMES, VALUES), st.booleans(), st.booleans(), st.sampled_from([None, 1]))
+def test_an_example_has_the_columns_of_its_impression(row, late, ascii, indent):
+    row |= {"request": "r1"}
+    impression = json.dumps(row, ensure_ascii=ascii, indent=indent).encode(errors="surrogatepass")
+    example = ExampleWriter("klick\u00e9", 0.5).write(impression, 1, late=late)
+    more = {"klick\u00e9": 1, "cowclip_sample_rate": 0.5} | ({"cowclip_late": 1} if late else {})
+    pairs = json.loads(example, object_pairs_hook=list)
+    assert dict(pairs) == row | more and len(pairs) == len(row | more)
+    assert b"\n" not in example
 
 
 SHUFFLED = JoinSettings(window=30, late=20, lateness=8, negatives=0.3)
