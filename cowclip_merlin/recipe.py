@@ -2,8 +2,7 @@
 
 The paper's presets are for Criteo and Avazu: tens of millions of rows and ten epochs. On smaller
 logs these rates learn little, or ten epochs overfit. The values here are those of one fixed recipe
-that did best on validation rows of several logs; benchmarks/results/notes/recipe.md has the
-measurements.
+that did best on validation rows of several logs; benchmarks/not-adopted.md has the measurements.
 
 >>> at = recipe_for(rows=90_009, ids=38_000)
 >>> at.base.batch_size, at.base.embedding_lr, at.epochs, at.rule

@@ -111,7 +111,6 @@ CROSSED = GroundTruthSettings(
 """Settings with about as many ids per row as Criteo, most of them rare, at a million rows.
 
 In a sample of 8,000 rows of Criteo's log, too, an id of C3, C12, C21 or C16 determines that of C4.
-benchmarks/results/notes/demo.md compares the ids of both logs.
 """
 
 
