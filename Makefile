@@ -19,7 +19,7 @@ FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contes
            --ignore=benchmarks/serving_parts/triton_client.py
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden gpu-check \
-        flink-check triton-check docs notes linkcheck lock clean
+        flink-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -76,9 +76,6 @@ docs: ## build the documentation as a site with search: build/docs/index.html
 	@requirements/make_venv.sh docs $(DOCS_VENV)
 	@$(SPHINX) -b html docs build/docs
 	@echo "open build/docs/index.html"
-
-notes: venv ## write the recorded tables of the pages again, from benchmarks/results
-	@$(PYTHON) tests/docs/recorded_tables.py
 
 linkcheck: ## check the external links of the documentation over the network
 	@requirements/make_venv.sh docs $(DOCS_VENV)

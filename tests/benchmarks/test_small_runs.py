@@ -88,15 +88,6 @@ def test_message_logs(measured, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["message_logs.json"]
 
 
-def test_message_logs_on_the_page(load):
-    (file,) = (ROOT / "benchmarks/results").glob("*-message-logs.json")
-    page = (ROOT / "benchmarks/results/notes/serving-performance.md").read_text()
-    recorded = json.loads(file.read_text())
-    for table in load("message_logs").text(recorded).split("\n\n"):
-        assert table in page
-    assert file.name in page and f"{recorded['load_before']}" in page
-
-
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
     module = load("online")
     seconds = {name: {"p50": 0.1, "p95": 0.2} for name in ("join", "train", "push", "apply")}

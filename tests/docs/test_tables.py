@@ -87,32 +87,6 @@ def test_rules_are_those_of_the_code():
         assert [cells[cell] for cell in rows[name]] == wanted, name
 
 
-def test_the_demo_of_the_quick_start_is_that_of_its_note():
-    text = (ROOT / "docs/quickstart.md").read_text()
-    printed = re.findall(r"^ +(\d+)  (\w+) +[\d,]+ +[\d.]+ +([\d.]+)% ", text, re.M)
-    auc = {(int(batch), rule): float(value) for batch, rule, value in printed}
-    note = (ROOT / "benchmarks/results/notes/demo.md").read_text()
-    rows = {"small batch": (512, "none"), "large batch, no scaling": (16384, "none")}
-    rows |= {"large batch, CowClip": (16384, "cowclip"), "large batch, `sde`": (16384, "sde")}
-    assert len(auc) == 4
-    for label, run in rows.items():
-        assert f"\n| {label} | {auc[run]:.2f} |" in note
-    lost = [auc[512, "none"] - auc[16384, rule] for rule in ("none", "cowclip", "sde")]
-    for words, points in zip(
-        ("alone loses {:.2f}", "it loses {:.2f}", "loses {:.2f} points here"), lost
-    ):
-        assert words.format(points) in text
-
-
-def test_the_flights_with_the_defaults_are_those_of_the_note():
-    page = " ".join((ROOT / "docs/own-data.md").read_text().split())
-    note = " ".join((ROOT / "benchmarks/results/notes/recipe.md").read_text().split())
-    base, large = re.search(
-        r"AUC is ([\d.]+)% at batch 1,024 and ([\d.]+)% at 32,768", page
-    ).groups()
-    assert re.search(rf"gave {base} at its base batch, [\d.]+ at 8 and {large} at 32 times", note)
-
-
 def test_bytes_per_id_are_those_of_the_tables_and_their_state(tmp_path):
     tf, n, d = compat.tensorflow(), 100, 16
     legacy = tf.keras.optimizers.legacy
