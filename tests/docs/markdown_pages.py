@@ -11,12 +11,11 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
 READMES = ("containers", "benchmarks", "benchmarks/results")
-NOTES = ROOT / "benchmarks/results/notes"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/*.md")),
-    *sorted(NOTES.glob("*.md")),
+    ROOT / "benchmarks/not-adopted.md",
     *(ROOT / folder / "README.md" for folder in READMES),
 ]
 

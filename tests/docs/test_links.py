@@ -2,7 +2,7 @@
 
 import pytest
 from definitions import line_of
-from markdown_pages import NOTES, PAGES, ROOT, anchors, links, name
+from markdown_pages import PAGES, ROOT, anchors, links, name
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=name)
 
@@ -40,9 +40,10 @@ def test_every_page_can_be_reached_from_the_index():
     assert {p.name for p in ROOT.glob("docs/*.md")} - {"index.md"} <= linked
 
 
-def test_every_note_can_be_reached_from_the_results():
-    linked = {target for target, *_ in relative(NOTES.parent / "README.md")}
-    assert {f"notes/{note.name}" for note in NOTES.glob("*.md")} <= linked
+def test_the_records_that_the_manual_draws_from_stay_few():
+    files = [file for file in (ROOT / "benchmarks/results").rglob("*") if file.is_file()]
+    assert len(files) <= 35
+    assert sum(file.read_bytes().count(b"\n") for file in files) <= 3000
 
 
 def test_every_step_of_the_method_says_where_it_lives():

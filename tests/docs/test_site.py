@@ -12,7 +12,7 @@ SITE = ROOT / "build/docs"
 SOURCES = (
     "docs/**/*",
     "containers/README.md",
-    "benchmarks/results/notes/*.md",
+    "benchmarks/not-adopted.md",
     "cowclip_merlin/**/*.py",
     "models/*.py",
     "workflows/**/*.py",
