@@ -144,6 +144,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("step loading", ["--data-memory", "0"], "--data-memory is 0"),
         ("step loading", ["--model", "fm"], "'fm'"),
         ("step loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+        ("gpu_operations", ["--rows", "0"], "rows is 0; it must be"),
         ("message_logs", ["--round-trips", "3"], "--round-trips is 3"),
         ("message_logs", ["--logs", "amqp://host/a"], "unknown kind of log 'amqp'"),
         ("online", ["--seconds", "5"], "--seconds is 5"),

@@ -1,6 +1,7 @@
 """Dry runs of the check on a GPU, and what it says where it finds no GPU."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -130,3 +131,18 @@ def test_the_gpu_check_stops_without_a_gpu_or_row_operations(tmp_path):
     ):
         code, _, err = run("benchmarks/gpu_check.sh", PYTHON=python, RESULTS=str(results))
         assert code == 3 and err.startswith(words) and not results.exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH")
+def test_the_operations_without_tensorflow_are_right_on_an_emulated_gpu(tmp_path):
+    """The C++ runs as on a GPU, by the driver on a stream; NumPy has the right results."""
+    file = tmp_path / "emulated.json"
+    code, out, err = run(
+        sys.executable, "benchmarks/gpu_operations.py", "--emulate", "--json", str(file)
+    )
+    assert code == 0, out + err
+    found = json.loads(file.read_text())
+    assert len(found["checks"]) >= 40 and not found["wrong"] and "checks are right" in out
+    assert [len(found[part]) for part in ("steps", "epochs")] == [6, 2]
+    assert all(each["steps"] > 0 for each in found["epochs"])

@@ -17,9 +17,12 @@ PLAIN, RELU, DRELU, MASK, WIDE_SUMS = 1, 2, 8, 128, 256
 
 
 class Fake:
-    """The fake library, compiled unless it is in the folder."""
+    """The fake library, compiled unless it is in the folder.
 
-    def __init__(self, folder):
+    With a soname, whoever opens a library of that name in this process gets the fake.
+    """
+
+    def __init__(self, folder, soname=None):
         text = SOURCE.read_text()
         self.file = folder / f"cublas-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
         if not self.file.exists():
@@ -27,6 +30,7 @@ class Fake:
                 made = Path(work, "a.so")
                 # No contraction: the order of sums is the loop's, in float32.
                 flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
+                flags += [f"-Wl,-soname,{soname}"] * (soname is not None)
                 subprocess.run([COMPILER, *flags, str(SOURCE), "-o", str(made)], check=True)
                 os.replace(made, self.file)
         self.library = ctypes.CDLL(str(self.file))
