@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Run everything that needs a GPU, the most valuable first: the launched kernels against the CPU,
-# the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, peers, and the step's profile
-# by kernel. Then all tests, other models and batches, loaders, vocabularies, workers, the baseline.
+# Run everything that needs a GPU, the most valuable first: the operations without TensorFlow, against
+# NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, peers, and the
+# step's profile by kernel. Then all tests, other models and batches, loaders, vocabularies, workers,
+# the baseline.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
@@ -9,8 +10,8 @@
 #                                      also compares with HugeCTR, in NVIDIA's image merlin-hugectr
 #
 # Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
-# Continues after a failure, and then exits with 1; exits with 3 if CuPy or TensorFlow finds no GPU, or
-# if the row operations cannot be built.
+# Continues after a failure, and then exits with 1. Exits with 3 if CuPy finds no GPU, or after the
+# operations without TensorFlow if TensorFlow finds none, or its row operations cannot be built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -31,17 +32,6 @@ elif ! gpu=$(gpu_name 2>&1); then
     echo "needs CuPy and TensorFlow for CUDA: see docs/installation.md" >&2
     exit 3
 fi
-if [ -z "$dry" ] && ! "$python" -c "import pytest, hypothesis"; then
-    echo "the tests need pytest and hypothesis: install them, as in pip install '.[gpu,dev]'" >&2
-    exit 3
-fi
-if [ -z "$dry" ] && ! "$python" -c "import sys
-from cowclip_merlin.optimizer.row_updates import gpu_ops
-gpu_ops.require_cupy(); gpu_ops.build()
-gpu_ops.tf.config.list_physical_devices('GPU') or sys.exit('TensorFlow finds no GPU')"; then
-    echo "training would update rows by TensorFlow's slower operations: see the line above" >&2
-    exit 3
-fi
 stem=$results/$(date -u +%F-%H%M)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
 log=$stem-check.log
 hugectr_peers="bare-mlp,cowclip lazy,keras-adam,hugectr,hugectr-global,hugectr-wide-and-deep,hugectr-dcn"
@@ -58,17 +48,32 @@ run() { # MINUTES COMMAND...: a command that takes longer is ended, and counts a
     fi
 }
 
+can_train() { # whether the rest can run; tells why not
+    if ! "$python" -c "import pytest, hypothesis"; then
+        echo "the tests need pytest and hypothesis: install them, as in pip install '.[gpu,dev]'"
+        return 1
+    fi
+    if ! "$python" -c "import sys
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+gpu_ops.require_cupy(); gpu_ops.build()
+gpu_ops.tf.config.list_physical_devices('GPU') or sys.exit('TensorFlow finds no GPU')"; then
+        echo "training would update rows by TensorFlow's slower operations: see the line above"
+        return 1
+    fi
+}
+
 check() {
     echo "GPU: $gpu"
+    run 4 "$python" benchmarks/gpu_operations.py --parts check --json "$stem-operations-check.json"
+    run 4 "$python" benchmarks/gpu_operations.py --parts time epoch --json "$stem-operations.json"
+    if [ -z "$dry" ] && ! can_train 2>&1; then return 3; fi
     # "--backend cupy", never "auto": it must fail rather than time another backend.
     bench=("$python" -m cowclip_merlin bench --device gpu --clip cowclip)
     deepfm=("${bench[@]}" --backend cupy --update exact --batch-sizes 131072,1024)
-    tests=("$python" -m pytest -rs -m gpu)
     epoch=("$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000
         --backend cupy --precision bfloat16 --seconds 120)
     peers=(--batches 131072,1024 --rows 2000000 --rounds 2
         --contestants "bare-mlp,cowclip exact,cowclip lazy,keras-adam")
-    run 3 "${tests[@]}" tests/optimizer/test_gpu_read.py tests/optimizer/test_gpu_dense.py
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision float32,bfloat16 \
         --json "$stem-step-33m-ids.json"
     run 3 "${deepfm[@]}" --precision float32,bfloat16 --json "$stem-step.json"
@@ -106,6 +111,7 @@ if [ -n "$dry" ]; then
 fi
 mkdir -p "$results"
 if check 2>&1 | tee "$log"; then echo "all passed; log: $log"; else
+    code=$?
     echo "something failed; log: $log" >&2
-    exit 1
+    exit "$code"
 fi

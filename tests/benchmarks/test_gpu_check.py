@@ -32,13 +32,13 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     assert code == 0, err
     commands = [line for line in out.splitlines() if line.startswith("+ ")]
     assert all(line.startswith("+ no-such-python ") for line in commands)
-    assert "-m gpu tests/optimizer/test_gpu_read.py" in commands[0]
-    assert all("--backend cupy --update exact" in line for line in commands[1:3])
-    assert all("step.py epoch" in line and "--backend cupy" in line for line in commands[3:5])
-    assert [line.split()[2] for line in commands[5:7]] == [
+    assert all("benchmarks/gpu_operations.py --parts" in line for line in commands[:2])
+    assert all("--backend cupy --update exact" in line for line in commands[2:4])
+    assert all("step.py epoch" in line and "--backend cupy" in line for line in commands[4:6])
+    assert [line.split()[2] for line in commands[6:8]] == [
         "benchmarks/peers.py", "benchmarks/step.py",
     ]  # fmt: skip
-    assert "tests/kernels" in commands[8]
+    assert "tests/kernels" in commands[9]
     assert "hugectr" not in out  # that needs HUGECTR_PYTHON
     assert str(results) in commands[-1] and not results.exists()
 
@@ -70,7 +70,7 @@ def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(checked):
     (log,) = results.iterdir()
     assert code == 1 and log.name.endswith("-nvidia-h200-nvl-check.log")
     assert log.read_text() in out
-    assert log.read_text().count("FAILED: ") == 2  # the two of pytest
+    assert log.read_text().count("FAILED: ") == 1  # that of pytest
     assert "ran -m cowclip_merlin bench" in out
 
 
@@ -85,7 +85,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         "step loading",
         "baseline",
     )
-    names = (*names, "workers", "peers")
+    names = (*names, "gpu_operations", "workers", "peers")
     # Before anything that they import is replaced.
     modules = {name: benchmark_of(name) for name in names}
     *_, lines = checked
@@ -110,27 +110,30 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]
         given = [line[len(words) :] for line in lines if line[: len(words)] == words]
-        assert len(given) == {"step epoch": 3, "peers": 2}.get(name, 1)
+        assert len(given) == {"step epoch": 3, "peers": 2, "gpu_operations": 2}.get(name, 1)
         for line in given:
             settings = module.BENCHMARK.settings_from(module.BENCHMARK.parser().parse_args(line))
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))
 
 
-def test_the_gpu_check_stops_without_a_gpu_or_row_operations(tmp_path):
-    """With TensorFlow's operations instead, it would measure another code."""
+def test_the_gpu_check_stops_without_a_gpu(tmp_path):
+    results = tmp_path / "results"
+    code, _, err = run("benchmarks/gpu_check.sh", PYTHON="false", RESULTS=str(results))
+    assert code == 3 and err.startswith("no GPU to check") and not results.exists()
+
+
+def test_without_row_operations_only_those_without_tensorflow_are_checked(tmp_path):
+    """With TensorFlow's operations instead, the rest would measure another code."""
     stub, results = tmp_path / "python", tmp_path / "results"
     stub.write_text(
         "#!/bin/sh\n"
         'case "$2" in *gpu_ops*) echo "install g++" >&2; exit 1;; esac\n'
-        "echo NVIDIA H200\n"
+        'case "$1" in -c) echo NVIDIA H200;; *) echo "ran $*";; esac\n'
     )
     stub.chmod(0o755)
-    for python, words in (
-        ("false", "no GPU to check"),
-        (str(stub), "install g++\ntraining would update rows by TensorFlow's slower"),
-    ):
-        code, _, err = run("benchmarks/gpu_check.sh", PYTHON=python, RESULTS=str(results))
-        assert code == 3 and err.startswith(words) and not results.exists()
+    code, out, _ = run("benchmarks/gpu_check.sh", PYTHON=str(stub), RESULTS=str(results))
+    assert code == 3 and out.count("ran benchmarks/gpu_operations.py") == out.count("ran ") == 2
+    assert "install g++\ntraining would update rows by TensorFlow's slower" in out
 
 
 @pytest.mark.thorough
