@@ -1,4 +1,4 @@
-"""Training on events with lists: replay, serving copies, a killed stream, and its configuration."""
+"""Training on events with lists, against a slow reference."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,6 @@ from tiers import thorough
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
@@ -17,11 +16,8 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
 )
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.joining.examples import ExampleWriter
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
-from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.field_rules import FieldRules
 
 pytestmark = pytest.mark.runs
@@ -59,25 +55,6 @@ def batches_of(rows, features):
         events, damage = encode_messages(values, features)
         assert not damage.reasons
         yield events
-
-
-def trained(settings, features, rows):
-    trainer = OnlineTrainer(settings, features)
-    for events in batches_of(rows, features):
-        trainer.train(events)
-    return trainer
-
-
-@pytest.mark.parametrize("model", ["deepfm", thorough("dcnv2")])
-def test_lists_of_one_value_train_as_single_values(settings_of, model):
-    settings, rows = settings_of(model), list(rows_of([1]))
-    single = [row | {name: row[name][0] for name in ("tags", "films")} for row in rows]
-    # A state has views of a trainer's memory, which must live as long.
-    trainers = trained(settings, FEATURES, rows), trained(settings, features_of(None), single)
-    several, one = (trainer.state() for trainer in trainers)
-    assert set(one) == set(several)
-    for name, x in one.items():
-        np.testing.assert_allclose(several[name], x, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def inputs_of(rows, table):
@@ -131,23 +108,3 @@ def test_training_and_scores_are_those_of_a_slow_reference(settings_of, model):
     for found in (trainer.predict(events), copy.predict(events)):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
     assert np.ptp(wanted) > 0.1
-
-
-def test_a_join_passes_lists_on():
-    row = next(rows_of([2]))
-    impression = json.dumps({name: x for name, x in row.items() if name != "click"}).encode()
-    found, damage = encode_messages([ExampleWriter("click", 0.5).write(impression, 1)], FEATURES)
-    assert not damage.reasons and found.labels.tolist() == [1]
-    assert found.ids.values.tolist() == [row["user"], *row["tags"], *row["films"]]
-    assert found.ids.lengths.tolist() == [[1, 2, 2]]
-
-
-def test_the_settings_of_lists_are_kept(settings_of, tmp_path):
-    plain = features_of(None)
-    for features in (plain, FEATURES):
-        write_json(tmp_path / "config.json", online_config(settings_of(), features))
-        assert load_online_config(tmp_path)[1] == features
-    config = online_config(settings_of(), plain)
-    assert "lists" not in config["features"]["categorical"][1]  # as before there were lists
-    with pytest.raises(InputError, match="another lists of 'tags'"):
-        refuse_difference(tmp_path, config, online_config(settings_of(), FEATURES))

@@ -1,4 +1,4 @@
-"""Training on columns with several values per row: loading, runs, evaluation, scores."""
+"""Rows with several values per column: how they are stored, and combiners."""
 
 import numpy as np
 import pandas
@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, open_columns
+from cowclip_merlin.loading import ColumnArrays, DeviceData, open_columns
 from cowclip_merlin.loading.id_layout import IdLayout
-from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.workflows import PrepareSettings, prepare
 
 SMALL = {"mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 2, "embedding_dim": 4}
 ROWS = 1200
@@ -44,11 +43,6 @@ def folder(tmp_path_factory):
     settings = {"kind": "table", "multi": ("tags",), **columns}
     prepare(PrepareSettings(files=(folder / "log.csv",), out=folder / "DATA", **settings))
     return folder
-
-
-@pytest.fixture(scope="module")
-def data(folder):
-    return PreparedData.load(folder / "DATA")
 
 
 def rows_of(data, split):
@@ -95,17 +89,6 @@ def test_rows_are_found_again(rows, drawn):
         assert sizes.tolist() == list(map(len, expected))
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["made", "from the cache"])
-def test_batches_have_the_rows_of_the_files(data, again):
-    columns = open_columns(data, "train")
-    rows = rows_of(data, "train")
-    for loaded in (DeviceData(columns), StreamedData(columns, memory=20_000)):
-        found = []
-        for batch in loaded.batches_in_file_order(100):
-            found += rows_of_batch(loaded.unpack(batch).ids)
-        assert found == rows
-
-
 @pytest.mark.parametrize("multi", [("tags", "user"), ("user", "tags")])
 def test_all_columns_may_be_lists(folder, tmp_path, multi):
     files, columns = (folder / "log.csv",), {"label": "y", "continuous": ("age",)}
@@ -119,42 +102,12 @@ def test_all_columns_may_be_lists(folder, tmp_path, multi):
         assert rows_of_batch(loaded.unpack(batch).ids) == rows_of(data, "train")
 
 
-def test_streamed_batches_are_those_on_the_device(data):
-    columns = open_columns(data, "train")
-    kinds = DeviceData(columns), StreamedData(columns, memory=20_000)
-    batches = [each.batches(64, seed=1, epoch=2) for each in kinds]
-    for pair in zip(*batches, strict=True):
-        first, second = (kind.unpack(batch) for kind, batch in zip(kinds, pair))
-        assert rows_of_batch(first.ids) == rows_of_batch(second.ids)
-        np.testing.assert_array_equal(first.numbers, second.numbers)
-        parts = (kind.unpack(kind.part(batch, 3, 9)) for kind, batch in zip(kinds, pair))
-        for part in parts:
-            assert rows_of_batch(part.ids) == rows_of_batch(first.ids)[3:9]
-
-
 def run(folder, name, **settings):
     settings = RunSettings(model=settings.pop("model", "deepfm"), **SMALL | settings)
     return train(folder / "DATA", settings, out=folder / name)[-1]
 
 
-@pytest.fixture(scope="module")
-def auc(folder):
-    return run(folder, "RUN")["test_auc"]
-
-
-@pytest.mark.parametrize("settings", [{"update": "exact"}, {"tables": "per_field"}], ids=str)
-def test_the_ways_to_train_agree(folder, auc, settings):
-    row = run(folder, "-".join(settings.values()), **settings)
-    assert row["test_auc"] == pytest.approx(auc, abs=1e-6)
-
-
-def test_a_streamed_run_is_the_resident_one(folder, auc):
-    settings = RunSettings(model="deepfm", **SMALL)
-    rows = train(folder / "DATA", settings, out=folder / "streamed", data_memory=0.02)
-    assert rows[-1]["test_auc"] == auc
-
-
-def test_a_combiner_is_chosen_by_column(folder, auc):
+def test_a_combiner_is_chosen_by_column(folder):
     rows = [run(folder, name, combiner=name) for name in ("sum", "tags=sum", "sqrtn")]
     losses = [row["train_loss"] for row in rows]
     assert losses[0] == losses[1] != losses[2]
@@ -180,111 +133,3 @@ def test_a_combiner_needs_a_multi_valued_column():
     settings = RunSettings(model="deepfm", combiner="sum", batch_size=8)
     with pytest.raises(InputError, match="`combiner` has no effect"):
         settings.combiners(())
-
-
-def test_the_tags_are_learned(folder):
-    row = run(
-        folder,
-        "long",
-        model="dcnv2",
-        rule="none",
-        overrides={"embedding_lr": 0.01, "dense_lr": 0.01},
-        epochs=4,
-    )
-    assert row["test_auc"] > 0.7, "without the tags it is 0.5"
-
-
-def test_validation_rows_keep_their_tags(folder):
-    row = run(folder, "validated", validation_fraction=0.3)
-    assert 0 < row["validation_auc"] < 1
-
-
-def test_scores_are_those_of_evaluate(folder, auc):
-    assert evaluate_run(folder / "RUN", folder / "DATA").auc == auc
-    frame = log()
-    lists = frame.assign(tags=[text.split("|") if text else [] for text in frame.tags])
-    scores = [cc.score(folder / "RUN", rows) for rows in (folder / "log.csv", frame, lists)]
-    np.testing.assert_array_equal(scores[0], scores[1])
-    np.testing.assert_array_equal(scores[0], scores[2])
-    rows = folder / "NEW"
-    new = {"kind": "table", "like": folder / "DATA"}
-    prepare(PrepareSettings(files=(folder / "log.csv",), out=rows, **new))
-    evaluate_run(folder / "RUN", rows, predictions=folder / "p.parquet")
-    np.testing.assert_array_equal(scores[0], pandas.read_parquet(folder / "p.parquet").probability)
-
-
-def test_unknown_tags_are_counted_per_value(folder, auc, tmp_path, capsys):
-    (tmp_path / "new.csv").write_text("user,tags,age\n1,t1|new,0.5\n1,,0.5\n")
-    words = ["score", str(folder / "RUN"), str(tmp_path / "new.csv")]
-    assert main([*words, "--out", str(tmp_path / "s.parquet")]) == 0
-    assert "tags" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_loaded_run_takes_ragged_columns(folder, auc):
-    tf, data = compat.tensorflow(), PreparedData.load(folder / "DATA")
-    columns = open_columns(data, "test")
-    tags = tf.RaggedTensor.from_row_lengths(*columns.column(1))
-    model = cc.training.load_run(folder / "RUN", folder / "DATA")
-    inputs = {"user": tf.constant(columns.column(0)[0]), "tags": tags}
-    found = model({**inputs, "age": tf.constant(columns.continuous[:, 0])})
-    evaluate_run(folder / "RUN", folder / "DATA", predictions=folder / "q.parquet")
-    expected = pandas.read_parquet(folder / "q.parquet").probability
-    np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=2e-6)
-
-
-def test_a_loaded_run_takes_the_matrices_of_a_scorer(folder, auc, tmp_path):
-    """The model of a run, its SavedModel, and that model loaded by Keras score them alike."""
-    tf, run, data = compat.tensorflow(), folder / "RUN", folder / "DATA"
-    scorer = cc.training.Scorer(run)
-    inputs = scorer.inputs(folder / "log.csv")
-    assert [(name, x.dtype.name) for name, x in inputs.items()] == [
-        ("user", "int64"), ("tags", "int64"), ("age", "float32")
-    ]  # fmt: skip
-    assert (inputs["tags"][:, -1] == 0).any(), "some row must be filled up"
-    np.testing.assert_array_equal(scorer.inputs(log())["tags"], inputs["tags"])
-    cc.training.export_run(run, data, out=tmp_path / "MODEL")
-    signature = tf.saved_model.load(str(tmp_path / "MODEL")).signatures["serving_default"]
-    expected = scorer.score(folder / "log.csv")
-    for found in (
-        cc.training.load_run(run, data).predict(inputs, verbose=0),
-        cc.load_model(str(tmp_path / "MODEL")).predict(inputs, verbose=0),
-        signature(**{name: tf.constant(x) for name, x in inputs.items()})["probability"],
-    ):
-        np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=2e-6)
-    assert [x.shape for x in scorer.inputs(log().head(0)).values()] == [(0,), (0, 0), (0,)]
-
-
-@pytest.mark.thorough
-def test_an_exported_run_takes_matrices(folder, auc, tmp_path, capsys):
-    tf, data, out = compat.tensorflow(), PreparedData.load(folder / "DATA"), tmp_path / "MODEL"
-    words = ["export", str(folder / "RUN"), str(folder / "DATA"), "--out", str(out)]
-    assert main(words) == 0
-    assert "  int64 [b, k], filled with 0: tags\n" in capsys.readouterr().out
-    columns = open_columns(data, "test")
-    tags = tf.cast(tf.RaggedTensor.from_row_lengths(*columns.column(1)), tf.int64).to_tensor()
-    user = tf.cast(columns.column(0)[0], tf.int64)
-    served = tf.saved_model.load(str(out)).signatures["serving_default"]
-    found = served(user=user, tags=tags, age=tf.constant(columns.continuous[:, 0]))
-    evaluate_run(folder / "RUN", folder / "DATA", predictions=folder / "r.parquet")
-    expected = pandas.read_parquet(folder / "r.parquet").probability
-    np.testing.assert_allclose(found["probability"], expected, rtol=2e-6)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="tags"):
-        served(user=user[:1], tags=tf.constant([[99]], tf.int64), age=tf.constant([0.5]))
-    values, lengths = columns.column(1)
-    ragged = tf.saved_model.load(str(out)).signatures["serving_ragged"]
-    given = {"user": user, "age": tf.constant(columns.continuous[:, 0])}
-    given["tags__values"] = tf.constant(values, tf.int64)
-    given["tags__offsets"] = tf.constant([0, *np.cumsum(lengths)], tf.int32)
-    np.testing.assert_allclose(ragged(**given)["probability"], expected, rtol=2e-6)
-    for wrong, words in [
-        ({"tags__values": tf.constant([99] * len(values), tf.int64)}, "tags"),
-        ({"tags__offsets": given["tags__offsets"][:-1]}, "tags__offsets must end with"),
-    ]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            ragged(**given | wrong)
-
-
-def test_what_does_not_read_lists_says_so(folder, auc, capsys):
-    words = ["evaluate", str(folder / "RUN"), str(folder / "DATA"), "--by", "tags"]
-    assert main(words) == 2
-    assert "unknown by 'tags'; choose one of user" in capsys.readouterr().err

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin.cli import main
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts
 from cowclip_merlin.workflows.raw.values.multi_values import cut_lists, lists_of_values
 
@@ -72,76 +70,12 @@ def prepared(folder, kind="csv", **settings):
     return prepare(PrepareSettings(files=(file,), out=folder / kind / "DATA", **settings))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("multi")
-    (folder / "csv").mkdir()
-    return prepared(folder)
-
-
 def tags_of(data, split):
     """The texts of the ids of each row, as the folder has them."""
     value = id_to_value(data, "tags")
     rows = pa.concat_tables([pq.read_table(file) for file in data.files(split)])
     assert rows.schema.field("tags").type == pa.list_(pa.int32())
     return [[value[i] for i in row] for row in rows["tags"].to_pylist()]
-
-
-def test_every_row_keeps_its_values(data):
-    given_rows = [[value for value in tags.split("|") if value] for _, tags, _ in ROWS]
-    found = tags_of(data, "train") + tags_of(data, "test")
-    assert sorted(map(str, found)) == sorted(map(str, given_rows * 20))
-
-
-def test_occurrences_are_counted_also_twice_in_one_row(data):
-    train = [value for row in tags_of(data, "train") for value in row]
-    counts = read_counts(data, "tags").to_pydict()
-    assert counts["value"][3:][0] == "b"
-    for value, count in zip(counts["value"][3:], counts["count"][3:], strict=True):
-        assert train.count(value) == count
-    assert counts["count"][:3] == [0, 0, 0]
-
-
-def test_text_and_lists_are_prepared_alike(data, tmp_path):
-    (tmp_path / "parquet").mkdir()
-    other = prepared(tmp_path, "parquet")
-    assert other.vocabulary == data.vocabulary
-    assert tags_of(other, "test") == tags_of(data, "test")
-
-
-def test_the_schema_names_the_lists(data):
-    tags = data.schema["tags"]
-    assert tags.is_list and tags.is_ragged and not data.schema["user"].is_list
-    assert PreparedData.load(data.path).log_format.multi == {"tags": "|"}
-
-
-@pytest.mark.parametrize(("keep", "kept"), [("first", ["b", "a"]), ("last", ["a", "d"])])
-def test_too_many_values_are_cut_and_counted(tmp_path, capsys, keep, kept):
-    (tmp_path / "csv").mkdir()
-    data = prepared(tmp_path, max_values=2, keep_values=keep)
-    rows = tags_of(data, "train") + tags_of(data, "test")
-    assert kept in rows and max(map(len, rows)) == 2
-    assert "tags: left out 20 values, those beyond 2 per row" in capsys.readouterr().out
-    assert data.schema["tags"].properties["value_count"] == {"min": 0, "max": 2}
-
-
-def test_new_rows_have_the_same_ids(data, tmp_path, capsys):
-    file = table(tmp_path, "csv", [("u1", "a|new", 1), ("u9", "", 0)])
-    new = prepare(
-        PrepareSettings(files=(file,), out=tmp_path / "NEW", kind="table", like=data.path)
-    )
-    assert tags_of(new, "test")[:2] == [["a", None], []]
-    assert "user 50.0%, tags 50.0%" in capsys.readouterr().out
-    assert new.vocabulary == data.vocabulary
-
-
-def test_the_workflow_takes_text_and_lists(data):
-    ids = cc.workflows.prepared.counts.value_to_id(data, "tags")
-    workflow = data.workflow().remove_inputs(["y"])
-    for tags in (["a|b", None, "zzz"], [["a", "b"], None, ["zzz"]]):
-        frame = pd.DataFrame({"user": ["u1"] * 3, "tags": pd.Series(tags, dtype=object)})
-        found = [list(row) for row in workflow.transform(frame)["tags"]]
-        assert found == [[ids["a"], ids["b"]], [], [2]]
 
 
 @pytest.mark.parametrize("later", [[], [("u1", "a|b", 1)]])
@@ -164,31 +98,3 @@ def test_rare_values_share_an_id(tmp_path):
     data = prepared(tmp_path, recipe=recipe)
     assert [None] in tags_of(data, "train"), "c occurs fewer times"
     assert read_counts(data, "tags")["count"].to_pylist()[2] > 0
-
-
-@pytest.mark.parametrize(
-    ("given_options", "message"),
-    [
-        (["--max-values", "2"], "--max-values has no effect without --multi"),
-        (["--multi", "tags", "--max-values", "-1"], "--max-values is -1; it must be at least 0"),
-        (["--multi", "tags", "--multi-separator", ""], "--multi-separator is empty"),
-        (["--multi", "tags", "--keep-values", "last"], "--keep-values has no effect without"),
-        (["--multi", "n"], "column 'n' is int64, but holds several values per row by --multi"),
-        (["--categorical", "user,tags"], "column 'tags' is list.*name it in --multi, too"),
-        (["--multi", "nested"], r"column 'nested' is list<.*>, lists of lists; give one list"),
-        (
-            ["--multi", "shown"],
-            r"column 'shown' has text such as \['a', 'b'\], the print of a list",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(tmp_path, capsys, given_options, message):
-    frame = pd.DataFrame({"user": ["a", "b"], "tags": [["x"], ["y"]], "n": [1, 2], "y": [0, 1]})
-    frame = frame.assign(nested=[[["x"]], []], shown=["['a', 'b']", '["c"]'])
-    frame.to_parquet(tmp_path / "log.parquet")
-    words = ["prepare", "table", str(tmp_path / "log.parquet"), "--out", str(tmp_path / "DATA")]
-    words += ["--label", "y", "--categorical", "user", *given_options]
-    assert main(words) == 2
-    with pytest.raises(InputError, match=message):
-        raise InputError(capsys.readouterr().err)
-    assert not (tmp_path / "DATA").exists()

@@ -108,24 +108,6 @@ def test_requests_and_messages(rows, features_file):
         assert_ids(encode_messages(values, features)[0].ids, rows)
 
 
-def test_values_of_a_list(features_file):
-    features = features_file(FEATURES)
-    usual = {"genres": [7, None, "", True], "user": 1, "tags": None, "price": 1}
-    wrong = [
-        ({"genres": 7}, r"genres is 7 (int); give a list, or text with ', ' between the values"),
-        ({"genres": {}}, r"genres is {} (dict); give a list"),
-        ({"genres": [0.5]}, "genres is 0.5 (float); give text or a whole number"),
-        ({"genres": [[7]]}, "genres is [7] (list); give text or a whole number"),
-        ({"genres": ["\ud800"]}, r"genres is '\ud800', which UTF-8 cannot express"),
-        ({"user": [1]}, "user is [1] (list); give text or a whole number"),
-    ]
-    done = encode_requests([usual, *(usual | change for change, _ in wrong)], features)
-    assert done.events.ids.values.tolist() == [7, text_id("true"), 1]
-    assert done.events.ids.lengths.tolist() == [[2, 1, 0]]
-    for i, (_, reason) in enumerate(wrong):
-        assert done.damaged[i + 1].startswith(reason)
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
