@@ -39,6 +39,8 @@ FEW_IDS_PER_ROW = 0.1
 VALIDATION_FRACTION = 0.1
 MOST_EPOCHS, PATIENCE = 10, 2
 """How a run on a table of one's own ends that scores the rows of `prepare --validation`."""
+HELD_OUT = ("validation_fraction", "validation_split")
+"""Settings that say which rows are held out."""
 SCALED = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon", "initial_accumulator")
 """Values of the recipe that a run takes over."""
 
@@ -138,8 +140,7 @@ def held_out(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
         data: the prepared folder.
         given: the arguments that are given.
     """
-    names = ("validation_fraction", "validation_split")
-    found = {name: given[name] for name in names if name in given}
+    found = {name: given[name] for name in HELD_OUT if name in given}
     if "validation" in data.rows and not found:
         return {"validation_split": "given"}
     if found.get("validation_fraction") and data.by_time and data.kind not in PRESETS:
@@ -186,7 +187,7 @@ def choose(
     from cowclip_merlin.training.run_settings import RunSettings
 
     by_rows = own_table_defaults(data, given) if data and not go_on else {}
-    held = held_out(data, given) if data and not go_on else {}
+    held = held_out(data, given) if data else {}
     found = {"model": MODEL, "batch_size": 1, **given, **by_rows, **held}
     stops = given.get("early_stopping", PATIENCE)  # 0 and None: never
     if by_rows and held.get("validation_split") == "given" and stops:
@@ -281,5 +282,5 @@ def settings_for(
     if warm_start is None:
         return choose(folder, given)[0]
     update = {name: given.pop(name) for name in ("update",) if name in given}
-    known = vars(settings_to_go_on(warm_start, **given))
+    known = vars(settings_to_go_on(warm_start, **given | held_out(folder, given)))
     return choose(folder, known | update, go_on=True)[0]

@@ -14,12 +14,11 @@ from cowclip_merlin.addresses import FilePath, is_address, output_folder
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
-from cowclip_merlin.recipe import choose
+from cowclip_merlin.recipe import choose, settings_for
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
-from cowclip_merlin.training.starting.going_on import settings_to_go_on
 from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workflows import PreparedData
 
@@ -100,7 +99,7 @@ def _known_settings(data: str | FilePath, out: str | FilePath, options: RunOptio
     if options.resume:
         return RunConfig.load(local_run(out)).settings
     if options.warm_start is not None:
-        return settings_to_go_on(options.warm_start)
+        return settings_for(data, warm_start=options.warm_start)
     settings, words = choose(PreparedData.load(data), {})
     print(words)
     return settings

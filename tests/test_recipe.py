@@ -235,6 +235,7 @@ def test_the_command_of_a_sweep_trains_with_its_settings(table):
     assert settings_from_args(args, PreparedData.load(table)) == swept
 
 
+TEST = {"validation_fraction": 0.0}
 STOPPED = {"validation_split": "given", "early_stopping": 2, "epochs": 10}
 STOPS = [
     ({}, {}, STOPPED),
@@ -282,6 +283,16 @@ def test_a_run_with_validation_rows_leaves_the_test_rows(table, tmp_path, capsys
     settings = RunConfig.load(run).settings
     assert settings == settings_for(data, **GIVEN, mlp=(4,), update="exact")
     assert (settings.early_stopping, settings.validation_split) == (2, "given")
-    # Going on trains one epoch, and scores the test rows, as before.
-    on = settings_for(data, warm_start=run)
-    assert (on.epochs, on.scored_split, on.early_stopping) == (1, "test", None)
+    # Going on trains one epoch, and scores the same rows, unless other rows are asked for.
+    for given, rows in (({}, "given"), ({"early_stopping": 1}, "given"), (TEST, "random")):
+        on = settings_for(data, warm_start=run, **given)
+        assert (on.epochs, on.validation_split) == (1, rows)
+        assert on.early_stopping == given.get("early_stopping")
+    for options, split in (([], "validation"), (["--validation-fraction", "0"], "test")):
+        out = tmp_path / split
+        assert main(["train", data, "--out", str(out), "--from", str(run), *options]) == 0
+        assert f"which scored these {split} rows AUC" in capsys.readouterr().out
+        assert f"{split}_auc" in RunConfig.load(out).before
+    (row,) = train(data, out=tmp_path / "python", warm_start=run)
+    (same,) = read_metrics(tmp_path / "validation/metrics.csv", epochs=1)
+    assert row["validation_auc"] == pytest.approx(float(same["validation_auc"]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.recipe import HELD_OUT
 
 if TYPE_CHECKING:
     from cowclip_merlin.cli.options.commands import CommandParser
@@ -64,11 +65,12 @@ def _of_run(given: Mapping[str, Any]) -> dict[str, Any]:
     from cowclip_merlin.training.starting.going_on import settings_to_go_on
 
     if not given["resume"]:
-        settings = settings_to_go_on(given["from"])
+        values = settings_to_go_on(given["from"]).as_dict()
+        for name in HELD_OUT:  # of the new data, as without `--from`
+            del values[name]
     else:
         try:
-            settings = RunConfig.load(local_run(given["out"] or "")).settings
+            values = RunConfig.load(local_run(given["out"] or "")).settings.as_dict()
         except InputError:  # `train` tells what is wrong, also to the other workers
             return {}
-    values = settings.as_dict()
     return values.pop("overrides") | values
