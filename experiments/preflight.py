@@ -12,6 +12,7 @@ from cowclip_merlin.experiments.planning.sweep import VALIDATION_FRACTION
 from cowclip_merlin.experiments.results.folder import check_outputs_replaceable
 from cowclip_merlin.experiments.session import TRAINING_KINDS, Session
 from cowclip_merlin.training.build import build_optimizer, choose_device
+from cowclip_merlin.workflows.prepared.folder import VALIDATION
 
 
 def check_experiment(session: Session, experiment: Experiment) -> None:
@@ -32,7 +33,8 @@ def check_experiment(session: Session, experiment: Experiment) -> None:
 
 def _check_batches(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
     sweep = experiment.kind == "sweep"
-    held_out = VALIDATION_FRACTION if sweep else 0.0
+    share = sweep and VALIDATION not in session.context.data.rows
+    held_out = VALIDATION_FRACTION if share else 0.0
     infeasible = describe_infeasible(experiment, session.sizing(experiment), held_out)
     if infeasible and (sweep or not runs):  # a sweep compares points at all of its batches
         raise InputError(

@@ -26,6 +26,7 @@ from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.prepared.folder import VALIDATION
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions.log_experiment import LogExperiment
@@ -133,7 +134,10 @@ class Session(ResultsSession):
             "tuned": read_tuned(given.out, self.tuned_key(experiment)),
         }
         if experiment.kind == "sweep":
-            return plan_sweep(experiment, sizing, results_of=self._existing_results, **options)
+            stored = VALIDATION in self.context.data.rows
+            return plan_sweep(
+                experiment, sizing, results_of=self._existing_results, stored=stored, **options
+            )
         return plan_runs(experiment, sizing, **options)
 
     def pending_runs(self, experiment: Experiment) -> list[PlannedRun]:

@@ -26,7 +26,7 @@ def make_run_settings(
     seed: int,
     update: str,
     tuned: TunedValues,
-    validation_fraction: float,
+    held_out: Mapping[str, Any],
     layers: Mapping[str, Any],
 ) -> RunSettings:
     """Make the settings of one run; see `plan_runs` for the arguments."""
@@ -43,7 +43,7 @@ def make_run_settings(
         overrides=base_values(
             experiment.preset, line, sizing, factor=sizing.factor(multiplier), tuned=tuned
         ),
-        validation_fraction=validation_fraction,
+        **held_out,
         **{name: getattr(line, name) for name in OF_RUN},
         **layers,
     )

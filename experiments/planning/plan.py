@@ -25,6 +25,7 @@ def plan_runs(
     fraction: float = 1.0,
     tuned: TunedValues | None = None,
     validation_fraction: float = 0.0,
+    validation_split: str = "random",
     layers: Mapping[str, Any] = _USUAL_LAYERS,
 ) -> list[PlannedRun]:
     """Return all runs of an experiment that its sizing allows, line by line.
@@ -37,8 +38,10 @@ def plan_runs(
         fraction: share of the rows to use.
         tuned: values that sweeps chose.
         validation_fraction: share of the training rows to score instead of the test rows.
+        validation_split: which rows these are; "given": those of `prepare`, without a share.
         layers: attributes of `RunSettings` that describe the layers of all models.
     """
+    held_out = {"validation_fraction": validation_fraction, "validation_split": validation_split}
     return [
         PlannedRun(
             label=line.label,
@@ -51,7 +54,7 @@ def plan_runs(
                 seed=seed,
                 update=update,
                 tuned=tuned or {},
-                validation_fraction=validation_fraction,
+                held_out=held_out,
                 layers=layers,
             ),
             variant=DataVariant(

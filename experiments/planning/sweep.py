@@ -33,6 +33,7 @@ def plan_sweep(
     *,
     results_of: Callable[[Sequence[PlannedRun]], RunResults],
     tuned: TunedValues,
+    stored: bool = False,
     **options: Any,
 ) -> list[PlannedRun]:
     """Plan the runs of a sweep: train without the validation rows, then score them.
@@ -47,11 +48,14 @@ def plan_sweep(
         sizing: batches and base rates.
         results_of: function that returns the existing results of runs.
         tuned: values that sweeps chose; those of this sweep are ignored.
+        stored: whether the data have validation rows of their own, which the sweep then scores.
         **options: options of `plan_runs`.
     """
     own = sweep.lines[0].tuned_group
     others = {group: values for group, values in tuned.items() if group != own}
-    options = {**options, "validation_fraction": VALIDATION_FRACTION, "tuned": others}
+    rows = {"validation_fraction": 0.0 if stored else VALIDATION_FRACTION}
+    rows |= {"validation_split": "given"} if stored else {}
+    options = {**options, **rows, "tuned": others}
     points = grid_points(sweep)
     while True:
         runs = plan_runs(expand_sweep(sweep, points), sizing, **options)
@@ -114,7 +118,7 @@ def best_settings(results: RunResults) -> RunSettings:
     chosen = ranked_labels(results)[0]
     tried = (run.settings for run in results if run.label == chosen)
     largest = max(tried, key=lambda settings: settings.batch_size)
-    return replace(largest, validation_fraction=0.0)
+    return replace(largest, validation_fraction=0.0, validation_split="random")
 
 
 def any_finished(results: RunResults) -> bool:

@@ -29,7 +29,7 @@ from cowclip_merlin.system.files import (
 from cowclip_merlin.types import ArrowColumn, JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums
+from cowclip_merlin.workflows.prepared.folder import SPLITS, VALIDATION, checksums
 from cowclip_merlin.workflows.prepared.schema_file import write_schema
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 OOV = SPECIAL["oov"]
+_SPLITS = (*SPLITS, VALIDATION)
 Maps = dict[str, npt.NDArray[np.int32]]
 """Field -> new id of each old one."""
 
@@ -91,7 +92,8 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
     counts = _counts(data, variant.fraction)
     maps = {name: renumbered_ids(counts[name], variant) for name in data.categorical}
     rows, clicks = {}, 0
-    for split in SPLITS:
+    splits = [split for split in _SPLITS if split in data.rows]
+    for split in splits:
         (out / split).mkdir(parents=True)
         rows[split], clicked = _write_split(data, split, variant.fraction, maps, out / split)
         clicks += clicked
@@ -101,7 +103,7 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
             )
     cardinalities = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
     statistics = replace(data.statistics, cardinalities=cardinalities)
-    for split in SPLITS:
+    for split in splits:
         write_schema(out / split, data.log_format, statistics)
     _write_counts(out, counts, maps)
     description = _description(data, variant, rows, clicks) | {"statistics": asdict(statistics)}
@@ -155,7 +157,7 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[pa.Reco
     """Yield Arrow tables of the split's chosen rows, in order; every call chooses the same."""
     import pyarrow.parquet as pq
 
-    rng = np.random.default_rng([SAMPLE_SEED, SPLITS.index(split)])
+    rng = np.random.default_rng([SAMPLE_SEED, _SPLITS.index(split)])
     for file in data.files(split):
         data.verify(file)
         with reading_parquet(file):

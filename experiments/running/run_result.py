@@ -89,7 +89,7 @@ def make_result(
         variant=str(run.variant),
         train_rows=rows,
         **_settings(run, data),
-        **_scores(epochs, status, run.settings.validation_fraction > 0, rows),
+        **_scores(epochs, status, run.settings.scored_split, rows),
         steps_per_epoch=-(-rows // run.settings.batch_size),
         **start.columns(hardware()),
     )
@@ -103,7 +103,7 @@ def _settings(run: PlannedRun, data: PreparedData) -> JsonObject:
         **settings_columns(settings, values),
         **{name: getattr(values, name) for name in ("warmup_epochs", *BETAS, "epsilon")},
         **{name: getattr(settings, name) for name in given},
-        "split": "validation" if settings.validation_fraction else "test",
+        "split": settings.scored_split,
     }
 
 
@@ -126,10 +126,9 @@ def rows_trained(data: PreparedData, run: PlannedRun) -> int:
 
 
 def _scores(
-    epochs: Sequence[Mapping[str, float | str]], status: str, validation: bool, rows: int
+    epochs: Sequence[Mapping[str, float | str]], status: str, prefix: str, rows: int
 ) -> JsonObject:
     """Return the columns with scores and times; NaN or None for values that a run lacks."""
-    prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
     seconds = sum(run_logs.epoch_seconds(epoch, rows) for epoch in epochs)
     done = status == "done"

@@ -19,7 +19,7 @@ from cowclip_merlin.experiments.tables.run_table import (
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table, mean_cell
 
 _NOTES = (
-    "Scored on rows held out from the training split; test rows are not used.",
+    "Scored on validation rows; test rows are not used.",
     "Neighbors of the two best points were tried until no neighbor was better.",
 )
 

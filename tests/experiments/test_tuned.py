@@ -14,7 +14,9 @@ from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.results.tuned import read_tuned, tuned_by_size
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.session_settings import SessionSettings
+from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
+from cowclip_merlin.workflows import PreparedData
 
 
 @pytest.mark.thorough
@@ -60,6 +62,27 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, cap
     words = {"DATA": str(data), "RUN": str(run)}
     assert main([words.get(word, word) for word in shlex.split(command)[1:]]) == 0
     assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
+
+
+def test_a_sweep_scores_the_validation_rows_of_prepare(tmp_path, capsys):
+    rows = [f"{n % 2},{n % 7},{n % 5}" for n in range(600)]
+    for name, part in (("train", rows[:500]), ("valid", rows[500:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["y,a,b", *part, ""]))
+    data, sweep = tmp_path / "DATA", tmp_path / "sweep.yaml"
+    words = ["--validation", str(tmp_path / "valid.csv"), "--label", "y", "--categorical", "a,b"]
+    assert main(["prepare", "table", str(tmp_path / "train.csv"), "--out", str(data), *words]) == 0
+    sweep.write_text(SWEEP)
+    for name, share in (("whole", "1"), ("half", "1/2")):
+        out = tmp_path / name
+        more = ("--seeds", "1", "--lines", "r 1", "--scale", share, "--steps", "5")
+        assert experiment(str(sweep), data, out, *more, verb="sweep") == 0, capsys.readouterr().err
+        (result,) = read_results(out)
+        (run,) = (out / "runs").iterdir()
+        settings = RunConfig.load(run).settings
+        assert (settings.validation_split, settings.validation_fraction) == ("given", 0)
+        (row,) = read_metrics(run / "metrics.csv", epochs=1)
+        assert result.split == "validation" and result.auc == float(row["validation_auc"])
+    assert result.train_rows < PreparedData.load(data).rows["train"] * 0.6
 
 
 def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
