@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +26,6 @@ from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
-
-if TYPE_CHECKING:
-    pass
 
 LABEL, TIME, NUMBER = "late", "time", "distance"
 LATE_MINUTES = 15
