@@ -1,4 +1,4 @@
-"""Change modules when they are imported."""
+"""Change how modules are imported."""
 
 from __future__ import annotations
 
@@ -7,16 +7,69 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+Around = Callable[[ModuleType], AbstractContextManager[None]]
+
+
+class ImportHook(MetaPathFinder):
+    """Imports a module within a context manager, which gets the empty module.
+
+    Args:
+        name: of the module.
+        around: makes the context manager.
+    """
+
+    def __init__(self, name: str, around: Around) -> None:
+        self._name, self._around, self._searching = name, around, False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's own spec, whose loader runs within the context manager."""
+        if name != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_within(module: ModuleType) -> None:
+                with self._around(module):
+                    execute(module)
+
+            spec.loader.exec_module = execute_within
+        return spec
+
+
+def after(change: Callable[[ModuleType], None]) -> Around:
+    """Call a function with the module after its import."""
+
+    @contextmanager
+    def around(module: ModuleType) -> Iterator[None]:
+        yield
+        change(module)
+
+    return around
+
+
+@contextmanager
+def refused(module: ModuleType) -> Iterator[None]:
+    """Raise a `ValueError` as an `ImportError`, which those who can do without it expect."""
+    try:
+        yield
+    except ValueError as error:
+        raise ImportError(str(error), name=module.__name__) from error
 
 
 @contextmanager
 def without_tensorflow(*, then: Callable[[], None]) -> Iterator[None]:
-    """Hide TensorFlow from what this thread imports, unless TensorFlow is loaded already.
-
-    Importing it takes seconds.
+    """Hide TensorFlow, which takes seconds, from what this thread imports, unless it is loaded.
 
     Args:
         then: is called after a later import of TensorFlow, to tell those who did not find it.
@@ -30,7 +83,7 @@ def without_tensorflow(*, then: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(hidden)
-        sys.meta_path.insert(0, AfterImport("tensorflow", lambda _: then()))
+        sys.meta_path.insert(0, ImportHook("tensorflow", after(lambda _: then())))
 
 
 class _HiddenTensorFlow(MetaPathFinder):
@@ -45,85 +98,3 @@ class _HiddenTensorFlow(MetaPathFinder):
         """Raise for TensorFlow; return None for all other modules."""
         if name == "tensorflow" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("imported when it is first needed", name=name)
-
-
-class AfterImport(MetaPathFinder):
-    """Import hook that calls a function with a module after it has been imported.
-
-    Args:
-        name: of the module.
-        change: the function.
-    """
-
-    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
-        self._name, self._change, self._searching = name, change, False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the module's own spec, with one more step after the import."""
-        if name != self._name or self._searching:
-            return None
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._searching = False
-        if spec is not None and spec.loader is not None:
-            self._add_change(spec.loader)
-        return spec
-
-    def _add_change(self, loader: Loader) -> None:
-        execute = loader.exec_module
-
-        def execute_and_change(module: ModuleType) -> None:
-            execute(module)
-            self._change(module)
-
-        loader.exec_module = execute_and_change
-
-
-class RefusedImport(AfterImport):
-    """Import hook for a module that raises `ValueError` when it does not fit its surroundings.
-
-    The error becomes an `ImportError`, which those who can do without the module expect.
-
-    Args:
-        name: of the module.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, lambda module: None)
-
-    def _add_change(self, loader: Loader) -> None:
-        execute = loader.exec_module
-
-        def execute_or_refuse(module: ModuleType) -> None:
-            try:
-                execute(module)
-            except ValueError as error:
-                raise ImportError(str(error), name=self._name) from error
-
-        loader.exec_module = execute_or_refuse
-
-
-class WhileImporting(AfterImport):
-    """Import hook that imports a module within a context manager.
-
-    Args:
-        name: of the module.
-        surroundings: makes the context manager.
-    """
-
-    def __init__(self, name: str, surroundings: Callable[[], AbstractContextManager[None]]) -> None:
-        super().__init__(name, lambda module: None)
-        self._surroundings = surroundings
-
-    def _add_change(self, loader: Loader) -> None:
-        execute = loader.exec_module
-
-        def execute_within(module: ModuleType) -> None:
-            with self._surroundings():
-                execute(module)
-
-        loader.exec_module = execute_within

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.compat.empty_lists import know_types_of_empty_lists
 from cowclip_merlin.compat.gpus import gpu_count
-from cowclip_merlin.compat.import_hooks import AfterImport, WhileImporting, without_tensorflow
+from cowclip_merlin.compat.import_hooks import ImportHook, after, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.compat.literal_paths import literal_path
 from cowclip_merlin.compat.rapids import rapids_hooks
@@ -140,9 +140,9 @@ def prepare_merlin_on_import() -> None:
     """Prepare a later `import merlin.models.tf`; import nothing now."""
     if not any(isinstance(finder, _AliasesForLaterImports) for finder in sys.meta_path):
         sys.meta_path[:0] = [
-            WhileImporting("merlin.models.tf", _importing_merlin),
+            ImportHook("merlin.models.tf", lambda _: _importing_merlin()),
             _AliasesForLaterImports(),
-            AfterImport(_CROSS_MODULE, _save_all_of_cross),
+            ImportHook(_CROSS_MODULE, after(_save_all_of_cross)),
             *rapids_hooks(),
         ]
         if _CROSS_MODULE in sys.modules:

@@ -6,12 +6,15 @@ import importlib
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
-from cowclip_merlin.compat.import_hooks import AfterImport, RefusedImport
+from cowclip_merlin.compat.import_hooks import ImportHook, after, refused
 
 
 def rapids_hooks() -> list[MetaPathFinder]:
     """Return the import hooks that adapt cuDF and Dask-cuDF to Merlin 23.8."""
-    return [RefusedImport("dask_cudf"), AfterImport("merlin.core.compat", fit_cudf_to_merlin)]
+    return [
+        ImportHook("dask_cudf", refused),
+        ImportHook("merlin.core.compat", after(fit_cudf_to_merlin)),
+    ]
 
 
 def fit_cudf_to_merlin(core: ModuleType) -> None:

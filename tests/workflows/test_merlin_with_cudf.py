@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cowclip_merlin.compat.import_hooks import RefusedImport
+from cowclip_merlin.compat.import_hooks import ImportHook, refused
 from cowclip_merlin.compat.rapids import fit_cudf_to_merlin
 
 # Public names of the wheels cudf-cu12 24.12.0 and dask-cudf-cu12 24.12.0, read from their source.
@@ -80,6 +80,6 @@ def test_a_refusal_is_an_import_error(tmp_path, monkeypatch):
     """Dask-cuDF 25.2 raises ValueError at import if Dask's legacy dataframes are chosen."""
     (tmp_path / "refusing.py").write_text("raise ValueError('the legacy API is not supported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [RefusedImport("refusing"), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [ImportHook("refusing", refused), *sys.meta_path])
     with pytest.raises(ImportError, match="legacy API"):
         __import__("refusing")
