@@ -18,7 +18,7 @@ FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contes
            --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
            --ignore=benchmarks/serving_parts/triton_client.py
 
-.PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden gpu-check \
+.PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
         flink-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
@@ -59,6 +59,9 @@ smoke: venv ## prepare, train all five models for 20 steps, save and load
 
 golden: venv ## compare weights, prepared folders and a stream's files with tests/golden/golden.json
 	@$(PYTHON) tests/golden/record.py
+
+mutants: venv ## run N mutants of tests/mutants/mutants.csv again: are those killed that were?
+	@$(PYTHON) tests/mutants/mutate.py check --number $(or $(N),20) --seed $(or $(SEED),0)
 
 gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
