@@ -2,11 +2,12 @@
 
     python tests/mutants/mutate.py choose            drop those whose line is gone, add new ones
     python tests/mutants/mutate.py run               run those without a verdict, and write it
-    python tests/mutants/mutate.py check [--number]  run a sample again; 1 if a killed one survives
+    python tests/mutants/mutate.py check [--number]  run killed ones again; 1 if one now survives
 
 A mutant is run in a copy of the tree. Its tests are the one that killed it before, then those of
 the files that are nearest by their imports and words, without the tiers that `make test` leaves
-out. A test is a witness only if it passes without the mutant.
+out. A test is a witness only if it passes without the mutant. Of a survivor, the list says how many
+tests it survived. To run it again, empty its verdict.
 """
 
 import argparse
@@ -37,7 +38,7 @@ LIST = HERE / "mutants.csv"
 FIELDS = ("file", "function", "line", "occurrence", "mutated", "verdict", "test", "cpu_seconds")
 QUICK = "quick or not (system or thorough or gpu)"
 NEAR, FURTHER = 4, 6  # files of tests that are run at first, and if the mutant survives these
-CPU_SECONDS, SECONDS = 60, 600  # of one call of pytest
+CPU_SECONDS, SECONDS = 60, 1800  # of one call of pytest
 BATCH = 5  # mutants whose witnesses are checked together
 # Modules that the process has loaded before it is copied for a mutant.
 LOADED = re.compile(rf"{ROOT}\.(compat|types|errors)(\.|$)")
@@ -63,7 +64,8 @@ def main() -> int:
             rows += [{**vars(each), "verdict": "", "test": ""} for each in choose(TREE, kept)]
             print(f"{len(rows) - len(kept)} new mutants, {len(rows)} in all")
         return 0
-    rows = [row for row in _read() if bool(row["verdict"]) == (args.command == "check")]
+    wanted = "killed" if args.command == "check" else ""
+    rows = [row for row in _read() if row["verdict"] == wanted]
     rows = [row for row in rows if not args.only or component(row["file"]) in args.only]
     random.Random(args.seed).shuffle(rows)
     rows = rows[: args.number]
@@ -85,7 +87,7 @@ def main() -> int:
             if args.command == "run":
                 _write_verdicts(found)
             for old, new in zip(batch, found, strict=True):
-                if old["verdict"] == "killed" and new["verdict"] not in ("killed", "gone"):
+                if wanted and new["verdict"] not in ("killed", "gone"):
                     print("WORSE", *_told(old), flush=True)
                     worse += 1
     print(f"{len(rows)} mutants run, {worse} formerly killed ones were not killed")
@@ -169,7 +171,8 @@ class Runner:
         killed = [row for row in rows if row["verdict"] == "killed"]
         if not killed:
             return []
-        notes, _ = self._run(sorted({row["test"] for row in killed}), stop=False)
+        tests = sorted({row["test"] for row in killed})
+        notes, _ = self._run(tests, stop=False, cpu_seconds=BATCH * CPU_SECONDS)
         passed = {test for word, test in notes if word == "start"}
         passed -= {test for word, test in notes if word != "start"}
         return [row for row in killed if row["test"] not in passed]
@@ -188,14 +191,16 @@ class Runner:
         if not LOADED.match(_module(mutant.file)):
             _load()
         near = nearest(mutant)
-        stages = [[row["test"]]] if row["test"] else []
+        stages = [[row["test"]]] if row["verdict"] == "killed" else []
         stages += [near[:NEAR], near[NEAR : NEAR + FURTHER]]
-        stat, cpu = path.stat(), 0.0
+        stat, cpu, survived = path.stat(), 0.0, 0
         path.write_text(mutant.applied(source), encoding="utf-8")
         try:
             for tests in filter(None, stages):
                 notes, seconds = self._run(tests, stop=True)
                 cpu += seconds
+                survived += len(notes)
+                found["test"] = f"{survived} tests"
                 if notes and notes[-1][0] != "start":
                     found["verdict"], found["test"] = notes[-1]
                     break
@@ -204,12 +209,15 @@ class Runner:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return {**found, "cpu_seconds": f"{cpu:.0f}"}
 
-    def _run(self, tests, *, stop):
+    def _run(self, tests, *, stop, cpu_seconds=CPU_SECONDS):
         """Run tests in a copy of this process; return its notes, (word, test), and CPU seconds."""
         self._notes.write_text("", encoding="utf-8")
         pid = os.fork()
         if pid == 0:
-            self._be_pytest(tests, stop)
+            try:
+                self._be_pytest(tests, stop, cpu_seconds)
+            finally:
+                os._exit(1)
         end = time.monotonic() + SECONDS
         try:
             while not (done := os.wait4(pid, os.WNOHANG))[0] and time.monotonic() < end:
@@ -228,16 +236,16 @@ class Runner:
             used = usage.ru_utime + usage.ru_stime - float(begun)
             if not limit:
                 notes.append(("killed", "0", test))  # it has crashed
-            elif used > CPU_SECONDS / 2 or used < 1:  # it may run, or wait, for ever
+            elif used > cpu_seconds / 2 or used < 1:  # it may run, or wait, for ever
                 notes.append(("limit", "0", test))
         return [(word, test) for word, _, test in notes], usage.ru_utime + usage.ru_stime
 
-    def _be_pytest(self, tests, stop):
+    def _be_pytest(self, tests, stop, cpu_seconds):
         os.setsid()
         output = os.open(self._tree.parent / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
         kept = {name: module for name, module in sys.modules.items() if LOADED.match(name)}
         for name in [each for each in sys.modules if each.split(".")[0] == ROOT]:
             if name not in kept:
@@ -252,7 +260,6 @@ class Runner:
         words = ["-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", QUICK]
         words += [*["-x"] * stop, *tests]
         pytest.main(words, plugins=[_Notes(self._notes)])
-        os._exit(0)
 
 
 class _Notes:
