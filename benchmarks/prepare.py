@@ -15,13 +15,10 @@ with one thread. They load this package before the run. 0 workers: threads of th
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,16 +29,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cowclip_merlin.checks import check_at_least_one, check_unique, one_of
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option, parse_integers, parse_names
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.types import Json, JsonObject
 from harness.benchmark import Benchmark
+from harness.processes import COWCLIP, timed
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
-
-OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
-
 
 OTHERS = ("pandas", "polars")
 
@@ -178,42 +172,13 @@ def same_apart(ours: Path, theirs: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def timed(command: list[str], log: Path) -> tuple[float, float, float]:
-    """Measure the seconds, the peak memory in MB and the CPU seconds of one process.
-
-    Args:
-        command: command of the process.
-        log: file for its output.
-
-    Raises:
-        InputError: if the process failed; the message has its last line.
-    """
-    started = time.perf_counter()
-    with log.open("w", encoding="utf-8") as words:
-        # In a separate process group, so that only this process receives Ctrl-C.
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
-        )
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
-    if status:
-        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["it printed no error"])[-1]
-        raise InputError(f"{log.stem}: a run failed: {last}")
-    seconds, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
-    return seconds, usage.ru_maxrss / 1024, cpu
-
-
 def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, float]:
     """Measure one run of "ours", with more options, or of another program into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who in OTHERS:
         command = [sys.executable, __file__, f"--{who}", str(log), str(out)]
     else:
-        command = [sys.executable, "-c", OURS, "prepare", "criteo", str(log), "--out", str(out)]
+        command = [sys.executable, "-c", COWCLIP, "prepare", "criteo", str(log), "--out", str(out)]
     return timed([*command, *more], out.with_suffix(".log"))
 
 

@@ -227,3 +227,18 @@ def test_an_epoch_has_the_time_of_its_flush_and_an_auc(measured):
     flush = 1000 * row["flush_seconds"] / 79
     assert row["ms_per_step_with_flush"] == pytest.approx(row["ms_per_step"] + flush)
     assert 0.55 < row["auc"] < row["auc_of_truth"] < 0.8 and "| exact | 79 |" in out
+
+
+@pytest.mark.system
+def test_versions(measured, tmp_path):
+    python = tmp_path / "other" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    some = "start,produce,join,decode"
+    small = f"--rows 300 --runs 1 --cases {some}"
+    result, out = measured("versions", small, "--against", tmp_path / "other")
+    assert ",".join(result["cases"]) == some
+    for case, versions in result["cases"].items():
+        assert [len(versions[who]) for who in ("this", "other")] == [1, 1]
+        assert versions["this"][0]["cpu_seconds"] > 0 and f"| {case} | cpu seconds |" in out
