@@ -104,9 +104,9 @@ def generate_drifting(
     (1000, 'log.csv.yaml', True)
     """
     path = Path(path)
-    features_path = path.with_name(path.name + ".yaml")
     size = DriftingLogSize(rows=rows, days=days, seed=seed)
     writer = LogWriter(path, size, overwrite=overwrite)
+    features_path = path.with_name(path.name + ".yaml")
     check_writable(features_path, overwrite=overwrite)
     truth = DriftingTruth(rows, days, seed, settings or DriftSettings())
     separator = separator_of(path)

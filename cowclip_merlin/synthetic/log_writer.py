@@ -89,10 +89,10 @@ class LogWriter:
     def __init__(self, path: Path, size: LogSize, *, overwrite: bool) -> None:
         if path.suffix == ".parquet":
             raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
+        check_writable(path, overwrite=overwrite)
         self.path, self.rows, self.seed = path, size.rows, size.seed
         self.facts_path = path.with_name(path.name + ".json")
-        for file in (path, self.facts_path):
-            check_writable(file, overwrite=overwrite)
+        check_writable(self.facts_path, overwrite=overwrite)
         self.clicks, self.probabilities = _allocate(size.rows)
 
     def write(
