@@ -142,29 +142,6 @@ def test_the_command_chooses_the_same_update(table, auto, options, update, capsy
     )
 
 
-def test_auto_is_no_update_of_a_run():
-    with pytest.raises(InputError, match="auto"):
-        RunSettings(**GIVEN, update="auto")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--model", "deepfn"], "deepfn"), (["--update", "fast"], "fast"),
-     (["--batch-size", "0"], "batch_size is 0"), (["--validation-fraction", "2"], "fraction is 2")],
-)  # fmt: skip
-def test_wrong_values_stay_one_line(table, tmp_path, words, said, capsys):
-    assert main(["train", str(table), "--out", str(tmp_path / "run"), *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said.replace("_", "-").split()[-1] in line and not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("more", [[], ["--resume"]])
-def test_a_folder_that_is_not_there_stays_one_line(tmp_path, more, capsys):
-    assert main(["train", str(tmp_path / "no"), "--out", str(tmp_path / "run"), *more]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "no" in line and not (tmp_path / "run").exists()
-
-
 def test_the_help_has_groups_and_opens_with_what_matters(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
@@ -174,15 +151,6 @@ def test_the_help_has_groups_and_opens_with_what_matters(capsys):
     assert places == sorted(places)
     first = text[places[0] : places[1]]
     assert all(name in first for name in ("DATA", "--out", "--model", "--batch-size", "--from"))
-
-
-def test_a_table_without_training_rows_is_refused_in_one_line(table, tmp_path, capsys):
-    new = ["prepare", "table", str(table.parent / "log.csv"), "--like", str(table)]
-    assert main([*new, "--out", str(tmp_path / "NEW")]) == 0
-    capsys.readouterr()
-    assert main(["train", str(tmp_path / "NEW"), "--out", str(tmp_path / "run"), *WORDS]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "prepared with --like" in line and not (tmp_path / "run").exists()
 
 
 def test_what_is_given_wins(table):

@@ -7,7 +7,6 @@ import pytest
 from cowclip_merlin import compat
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
-from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.bench.throughput import (
     BARE_MLP,
     BenchCase,
@@ -15,7 +14,6 @@ from cowclip_merlin.bench.throughput import (
     _rows_per_second,
 )
 from cowclip_merlin.cli import main
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.hardware import hardware
 
 
@@ -110,25 +108,6 @@ def test_small_vocabularies_have_no_empty_field():
     for vocabulary in range(104, 400):
         rows = criteo_fields(vocabulary).values()
         assert sum(rows) == vocabulary and min(rows) >= 4
-
-
-@pytest.mark.parametrize(
-    "bad, words",
-    [
-        ({"models": ["fm"]}, "unknown model 'fm'; .* deepfm, dcn"),
-        ({"updates": ["eager"]}, "unknown update 'eager'"),
-        ({"clips": ["global"]}, "unknown clip 'global'; .* cowclip, none"),
-        ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: .* once"),
-        ({"batches": [8, 8]}, "batch_sizes 8,8: .* once"),
-        ({"batches": [0]}, "batch_sizes is 0;"),
-        ({"rows_per_turn": 0}, "rows_per_turn is 0"),
-        ({"vocabulary": 3}, "vocabulary is 3; .*104"),
-        ({"vocabulary": 2**31}, "vocabulary is 2147483648"),
-    ],
-)
-def test_wrong_settings(bad, words):
-    with pytest.raises(InputError, match=words):
-        BenchSettings(**bad)
 
 
 def test_the_hardware_is_named(monkeypatch):

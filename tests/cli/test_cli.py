@@ -185,28 +185,6 @@ def test_scale_prints_the_betas_of_sde(capsys):
     assert expected.items() <= {line[0]: line[-1] for line in lines if line}.items()
 
 
-@pytest.mark.parametrize(
-    "argv, name",
-    [
-        (["train", "DATA", "--model", "deepfm", "--batch-size", "8", "--out", ""], "out"),
-        (["train", "", "--model", "deepfm", "--batch-size", "8", "--out", "run"], "data"),
-        (["evaluate", "", "DATA"], "run_folder"),
-        (["prepare", "criteo", "log.txt", "", "--out", "data"], "files"),
-    ],
-)
-def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
-    assert main(argv) == 2
-    assert f"{name} is empty" in capsys.readouterr().err
-
-
-def test_a_link_to_itself_and_a_name_that_is_no_text_are_one_line(tmp_path, capsys):
-    (tmp_path / "loop").symlink_to("loop")
-    for out, words in (("loop", "loop: is a link"), ("D\udce4", "is not UTF-8")):
-        code = main(["prepare", "criteo", "log.txt", "--out", str(tmp_path / out)])
-        error = capsys.readouterr().err
-        assert code == 2 and words in error and len(error.splitlines()) == 1
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_file_that_cannot_grow_names_the_output(number):
     assert error_message(OSError(number, "x"), target="OUT").startswith("OUT: ")

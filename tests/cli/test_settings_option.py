@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.cli import build_parser
 from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tuning.settings_file import read_settings, write_settings
@@ -77,54 +77,6 @@ def test_an_option_may_give_what_a_value_of_the_file_needs(tmp_path):
     assert (found.validation_split, found.overrides) == ("last", {"initial_accumulator": 1e-3})
     with pytest.raises(InputError, match=r"initial_accumulator.*Adagrad"):
         settings(*words, "--validation-fraction", "0.2")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("batch-size: 8", "'batch-size'; did you mean batch_size?"),
-        ("colour: red", "unknown key 'colour'; "),
-        ("1: 2", "unknown key 1; "),
-        ("epochs: 2.5", "epochs is 2.5, "),
-        ("jit_compile: 1", "jit_compile is 1, "),
-        ("mlp: 8", "mlp is 8, "),
-        ("model: null", "model is None, "),
-        ("model: nothing", "unknown model 'nothing'; "),
-        ("l2: weak", "l2 is 'weak'; "),
-        ("l2: true", "l2 is True; "),
-        ("l2: -1", "l2 is -1.0; "),
-        ("r: .nan", "r is nan; "),
-        ("validation_fraction: x", "validation_fraction is 'x'; "),
-        ("overrides: {l2: 1}", "unknown key 'overrides'"),
-        ("clip: none\nr: 1", "r has no effect"),
-        ("epochs: 1\nepochs: 2", "epochs twice"),
-        ("- 1", "is not a mapping"),
-        ("a: [", "not valid YAML"),
-    ],
-)
-def test_a_wrong_file_is_one_line_that_names_file_and_key(text, said, tmp_path, capsys):
-    path = tmp_path / "settings.yaml"
-    path.write_text(text)
-    assert main([*TRAIN, "--settings", str(path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"cowclip: error: {path}: ") and said in error
-    assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("", "settings is empty"), ("gone", "gone: No such file")],
-)
-def test_a_missing_file_is_one_line(path, said, capsys):
-    assert main([*TRAIN, "--settings", path]) == 2
-    error = capsys.readouterr().err
-    assert said in error and len(error.splitlines()) == 1
-
-
-def test_the_option_needs_a_value(capsys):
-    with pytest.raises(SystemExit):
-        main([*TRAIN, "--settings"])
-    assert "argument --settings: " in capsys.readouterr().err
 
 
 @hypothesis.given(st.data())

@@ -1,16 +1,11 @@
 """Deciles by counts in the training data."""
 
-import json
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.diagnostics.id_frequency import compute_deciles, decile_edges, read_deciles
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.diagnostics.id_frequency import compute_deciles, decile_edges
 
 
 @given(
@@ -61,27 +56,3 @@ def test_a_decile_is_a_tenth_of_the_distinct_rows_of_a_batch():
     cumulated, tenths = np.cumsum(shares), np.arange(1, 11) / 10
     held = shares > 0
     np.testing.assert_allclose(cumulated[held][-4:], tenths[held][-4:], atol=0.03)
-
-
-@pytest.fixture
-def copied(data, tmp_path):
-    import shutil
-
-    return shutil.copytree(data, tmp_path / "data")
-
-
-def test_a_folder_without_counts_is_named(copied):
-    (copied / "counts" / "C3.parquet").unlink()
-    with pytest.raises(InputError, match=r"counts/C3.parquet: no such file.*_every` 0"):
-        read_deciles(PreparedData.load(copied), batch_size=64)
-
-
-def test_counts_of_another_vocabulary_are_named(copied):
-    file = copied / "counts" / "C3.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.slice(1), file)
-    description = json.loads((copied / "dataset.json").read_text(encoding="utf-8"))
-    description["checksums"] = {}  # as in folders of earlier versions
-    (copied / "dataset.json").write_text(json.dumps(description), encoding="utf-8")
-    with pytest.raises(InputError, match=r"C3.parquet: \d+ ids, .* \d+"):
-        read_deciles(PreparedData.load(copied), batch_size=64)

@@ -131,20 +131,6 @@ def test_a_share_that_never_changes_can_be_drawn(run, clip_all):
     assert low < 100 * clip_all < high and high <= 101
 
 
-def test_no_run_folder(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert "no config.json" in capsys.readouterr().err
-
-
-def test_a_run_without_diagnostics_says_which_option_to_use(run, tmp_path, capsys):
-    folder, _ = run
-    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    assert main(["inspect", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert f"no {FILE}" in error and "--diagnostics-every 100" in error
-    assert len(error.splitlines()) == 1 and not (tmp_path / "figures").exists()
-
-
 @pytest.mark.thorough
 def test_a_run_that_has_not_finished_an_epoch(run, tmp_path, capsys):
     for name in ("config.json", FILE):

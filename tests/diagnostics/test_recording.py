@@ -220,11 +220,6 @@ def test_a_probe_that_was_cut_short_is_not_shown(tmp_path):
     assert set(read_diagnostics(tmp_path).step) == {1}
 
 
-def test_a_negative_interval_is_refused(data, tmp_path):
-    with pytest.raises(InputError, match="diagnostics_every is -1"):
-        train(data, settings(), out=tmp_path / "run", diagnostics_every=-1)
-
-
 def test_embeddings_of_one_dimension_have_no_clip(data, tmp_path):
     train(data, settings(embedding_dim=1), out=tmp_path / "run", diagnostics_every=5)
     table = read_diagnostics(tmp_path / "run")

@@ -61,15 +61,6 @@ def test_several_workers_are_refused(monkeypatch):
         growing_table(growing(), cowclip())
 
 
-def test_capacity_goes_with_growing_tables(schema):
-    with pytest.raises(cc.InputError, match='tables="growing" needs capacity'):
-        deepfm(schema, tables="growing")
-    with pytest.raises(cc.InputError, match="tables is 'fused'; "):
-        deepfm(schema, capacity=10)
-    with pytest.raises(cc.InputError, match="capacity is 0; "):
-        deepfm(schema, tables="growing", capacity=0)
-
-
 def test_training_needs_the_table_and_its_optimizer(tf):
     model, optimizer = growing(), cowclip()
     ids, x, label = next(batches(1))

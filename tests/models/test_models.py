@@ -170,22 +170,6 @@ def test_an_id_beyond_the_table_raises_on_the_cpu(tf, schema, batch):
         logits(cc.models.deepfm(schema, **SMALL), wrong)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tables": "one"}, "unknown tables 'one'"),
-        ({"continuous": "wide"}, "unknown continuous 'wide'"),
-        ({"embedding_dim": 0}, "embedding_dim 0"),
-        ({"mlp": ()}, r"mlp \(\)"),
-        ({"low_rank": 0}, "low_rank 0"),
-        ({"cross_layers": 0}, "cross_layers is 0"),
-    ],
-)
-def test_wrong_settings_are_named(schema, arguments, message):
-    with pytest.raises(InputError, match=message):
-        cc.models.dcnv2(schema, **arguments)
-
-
 def test_wrong_schemas_are_named(schema):
     from merlin.schema import ColumnSchema, Schema, Tags
 

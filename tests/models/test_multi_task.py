@@ -278,8 +278,3 @@ def test_without_multi_task_the_first_target_counts(schema, batch):
 def test_refused(schema, given, message):
     with pytest.raises(InputError, match=message):
         cc.models.dcn(schema_for(schema, "mmoe"), **SMALL, **given)
-
-
-def test_several_targets_are_needed(schema):
-    with pytest.raises(InputError, match="only 'click' is tagged TARGET"):
-        cc.models.dcn(schema, multi_task="mmoe", **SMALL)

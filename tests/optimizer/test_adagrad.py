@@ -208,34 +208,3 @@ def test_the_configuration_keeps_what_was_asked_for(tf, kernels):
         assert config["update"] == "exact" and optimizer.config.update == "lazy"
         assert optimizer.backend == ("numba" if kernels == "numba" else "tensorflow")
         assert cc.CowClip.from_config(config).get_config() == config
-
-
-ROWWISE = {"class_name": "cowclip_merlin>RowWiseAdagrad", "config": {"learning_rate": 0.1}}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"l2": 1e-5}, r"not with Adagrad and l2 1e-05; .*\"dense\"$"),
-        ({"embedding_optimizer": ROWWISE}, r"not with RowWiseAdagrad and l2 1e-05; .*\"dense\"$"),
-        ({"l2": 0.0, "embedding_optimizer": "rmsprop"}, 'not with RMSprop; .*"dense"$'),
-        (
-            {"update": "dense", "backend": "numba"},
-            "only rows of the batch with Adagrad; .*backend=",
-        ),
-        ({"update": "lazy", "clip": "field", "backend": "numba"}, "not work with the clip 'field'"),
-        ({"l2": 0.0, "micro_batches": 2}, 'use Adam with update="exact"'),
-        ({"l2": 0.0, "micro_batches": 2, "backend": "numba"}, "whole batches with Adagrad; "),
-        ({"l2": 0.0, "backend": "cupy"}, "works with Adam, not with Adagrad; use .*tensorflow"),
-        ({"dense_optimizer": ROWWISE}, "dense_optimizer is RowWiseAdagrad, which is for tables"),
-    ],
-)
-def test_what_does_not_work_is_refused(tf, arguments, message):
-    with pytest.raises(InputError, match=message):
-        cc.CowClip(**({"embedding_optimizer": "adagrad", "update": "exact"} | arguments))
-
-
-@pytest.mark.parametrize("name", ["initial_accumulator_value", "epsilon"])
-def test_numbers_of_rowwise_adagrad_are_checked(tf, name):
-    with pytest.raises(InputError, match=f"{name} is -1"):
-        cc.RowWiseAdagrad(**{name: -1.0})

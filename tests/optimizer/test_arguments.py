@@ -7,68 +7,6 @@ import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"update": "exact", "clip": "field"}, "update=\"exact\" .*clips .*: 'field' "),
-        ({"update": "eager"}, "unknown update 'eager'; .* dense, exact, lazy"),
-        ({"clip": "cow"}, "unknown clip 'cow'"),
-        ({"backend": "cuda"}, "unknown backend 'cuda'"),
-        (
-            {"update": "exact", "l2": 0.7, "backend": "cupy"},
-            "2 \\* l2 <= r .*update='exact', .*backend=\"tensorflow\"",
-        ),
-        (
-            {"update": "dense", "clip": "column", "backend": "cupy"},
-            "clip 'column' and update='dense'",
-        ),
-        (
-            {"update": "exact", "embedding_optimizer": "adagrad"},
-            'update="exact" .*not with Adagrad and l2 1e-05; .*l2=0',
-        ),
-        (
-            {"update": "lazy", "clip": "field", "backend": "numba"},
-            "clip 'field'; .*backend=\"tensorflow\"",
-        ),
-        ({"l2": -1.0}, "l2 is -1.0"),
-        ({"r": float("nan")}, "r is nan"),
-        ({"zeta": float("inf")}, "zeta is inf"),
-        ({"embedding_optimizer": "adman"}, "unknown optimizer 'adman'"),
-        ({"embedding_optimizer": 3}, "builtins.int is not an optimizer"),
-        ({"embedding_optimizer": "nadam", "update": "lazy"}, "not with Nadam"),
-        ({"skip": ["("]}, "not a regular expression"),
-        ({"embeddings": [3]}, "neither a name"),
-    ],
-)
-def test_wrong_arguments_are_named(tf, arguments, message):
-    with pytest.raises(InputError, match=message):
-        cc.CowClip(**arguments)
-
-
-@pytest.mark.parametrize("name", ["Lion", "Adafactor", "AdamW"])
-@pytest.mark.parametrize("serialized", [False, True])
-def test_an_optimizer_without_a_legacy_form_is_refused(tf, name, serialized):
-    new = getattr(tf.keras.optimizers, name)()
-    given = {"class_name": name, "config": new.get_config()} if serialized else new
-    for slots in ((given, "adam"), ("adam", given)) if name == "Adafactor" else ((given, "adam"),):
-        with pytest.raises(InputError, match=rf"^{name} has no form .*adam"):
-            cc.CowClip(*slots)
-
-
-def test_an_optimizer_with_weight_decay_is_refused(tf):
-    with pytest.raises(InputError, match="weight_decay"):
-        cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
-
-
-@pytest.mark.parametrize("setting", ["clipnorm", "clipvalue", "global_clipnorm", "amsgrad"])
-@pytest.mark.parametrize("given", [{"update": "exact"}, {"backend": "numba"}])
-def test_a_setting_that_rows_would_not_follow_is_refused(tf, setting, given):
-    """Neither kernels nor replayed steps know a clip of the whole gradient."""
-    adam = tf.keras.optimizers.legacy.Adam(**{setting: 1e-3})
-    with pytest.raises(InputError, match=f"Adam with {setting}; "):
-        cc.CowClip(adam, **given)
-
-
 def halved(pairs):
     return [
         (type(g)(g.values / 2, g.indices, g.dense_shape) if hasattr(g, "indices") else g / 2, v)
@@ -89,22 +27,6 @@ def test_lazy_keeps_what_the_optimizer_does_to_gradients(tf, setting):
         optimizer.apply_gradients([(slices, table)])
         ends.append(table.numpy())
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-6)
-
-
-def test_one_object_as_both_optimizers_is_refused(tf):
-    adam = tf.keras.optimizers.legacy.Adam()
-    with pytest.raises(InputError, match="one object"):
-        cc.CowClip(adam, adam)
-
-
-@pytest.mark.parametrize("role", ["embedding_optimizer", "dense_optimizer"])
-def test_a_cowclip_in_a_cowclip_is_refused(tf, role):
-    """Its state would be kept, and its gradients clipped, twice."""
-    inner = cc.CowClip()
-    scaled = tf.keras.mixed_precision.LossScaleOptimizer(inner)
-    for given in (inner, scaled, tf.keras.optimizers.serialize(inner)):
-        with pytest.raises(InputError, match=f"^{role} is or holds a CowClip"):
-            cc.CowClip(**{role: given})
 
 
 def test_variables_in_a_configuration_are_refused(tf):

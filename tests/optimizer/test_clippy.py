@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin import clip
 from cowclip_merlin.choices import ClipSettings
-from cowclip_merlin.errors import InputError
 
 FIELDS = {"a": 3, "b": 5}
 ROWS, DIM, LR = 8, 3, 0.3
@@ -176,20 +175,6 @@ def test_skipped_tables_and_dense_weights_keep_their_steps(tf):
     assert (np.abs(moved) <= bound * (1 + 1e-5)).all()
     np.testing.assert_allclose(moved[0, 1], bound[0, 1], rtol=1e-5)
     np.testing.assert_allclose(moved, 10 * step * bound[0, 1] / 0.4, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"update": "exact"}, r"exact.*'clippy'.*update=\"dense\"$"),
-        ({"backend": "numba"}, "backend=\"numba\" .*clip 'clippy'"),
-        ({"lambda_rel": -0.1}, "lambda_rel is -0.1"),
-        ({"lambda_abs": float("nan")}, "lambda_abs is nan"),
-    ],
-)
-def test_wrong_arguments_are_named(tf, arguments, message):
-    with pytest.raises(InputError, match=message):
-        cc.CowClip(clip="clippy", **arguments)
 
 
 SCRIPT = """

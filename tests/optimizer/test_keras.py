@@ -275,13 +275,6 @@ def test_the_counters_are_three(tf):
     assert kernel.numpy() == 1 and int(optimizer.iterations) == 101
 
 
-@pytest.mark.parametrize("name", ["lr", "learning_rate"])
-def test_a_single_learning_rate_is_refused(name):
-    """Merlin gives one to every optimizer under Horovod."""
-    with pytest.raises(InputError, match=r"two learning rates.*Horovod"):
-        cc.CowClip.from_config(cc.CowClip().get_config() | {name: 1e-3})
-
-
 def test_every_variable_has_a_name_of_its_own(tf):
     table, optimizer = tf.Variable(tf.ones([4, 2]), name="embeddings"), cc.CowClip(update="exact")
     optimizer.catch_up(table, tf.constant([1]))

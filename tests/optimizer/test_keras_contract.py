@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.errors import InputError
 
 
 @pytest.fixture
@@ -41,21 +40,6 @@ def test_a_checkpoint_holds_every_slot_once(tf, table, kernel, tmp_path):
     )
     names = [name for name, _ in tf.train.list_variables(path) if "OPTIMIZER_SLOT" in name]
     assert len(names) == 4
-
-
-@pytest.mark.parametrize("name", ["clipnorm", "clipvalue", "global_clipnorm"])
-def test_a_setting_of_the_two_optimizers_is_not_ignored(name):
-    optimizer = cc.CowClip()
-    assert getattr(optimizer, name) is None
-    with pytest.raises(InputError, match=f"does not follow {name}: .*dense_optimizer"):
-        setattr(optimizer, name, 1.0)
-
-
-def test_a_gradient_aggregator_inside_is_refused(tf):
-    inner = tf.keras.optimizers.legacy.SGD(gradient_aggregator=lambda pairs: pairs)
-    for given in ({"dense_optimizer": inner}, {"embedding_optimizer": inner}):
-        with pytest.raises(InputError, match="gradient_aggregator"):
-            cc.CowClip(**given)
 
 
 def test_a_gradient_aggregator_of_the_whole_is_called(tf, kernel):

@@ -89,21 +89,6 @@ def test_a_layout_of_other_rows_is_refused(tables):
         cc.CowClip().register_tables(tables, [TableLayout(FIELDS)] * 2)
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({}, "fields is empty"),
-        ({"a": 0}, "fields: 'a' has 0 rows; "),
-        ({"a": 2.5}, "fields: 'a' has 2.5 rows"),
-        ({"a": 3, "table": {"b": 4}}, "fields: give either "),
-        ({"(": {"b": 4}}, r"fields: '\(' .*regular expression"),
-    ],
-)
-def test_fields_of_another_form_are_refused(fields, said):
-    with pytest.raises(InputError, match=said):
-        cc.CowClip(fields=fields)
-
-
 @pytest.mark.parametrize("fields", [None, FIELDS, {"^a_": FIELDS, "^b_": {"shop": 2}}])
 def test_fields_are_in_the_configuration(fields):
     config = cc.CowClip(fields=fields).get_config()

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.synthetic.ground_truth import (
     CARDINALITIES,
@@ -86,20 +85,3 @@ def test_effects_without_a_table_are_those_of_the_table(number):
     assert f in plain.effects and f not in crossed.effects
     np.testing.assert_array_equal(crossed.effects_of(f, ids), plain.effects[f][ids])
     np.testing.assert_array_equal(crossed.latents_of(f, ids), plain.latent[f][ids])
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"crosses": {27: (1, 2)}}, "C27: no such field; .*26"),
-        ({"crosses": {3: (0, 2)}}, "C0: no such field"),
-        ({"exponents": {30: 1.2}}, "C30: no such field"),
-        ({"exponents": {3: 1.2}, "crosses": {3: (1, 2)}}, "C3: .* no exponent"),
-        ({"crosses": {3: ()}}, "C3: .* needs parents"),
-        ({"exponents": {4: 1.0}}, "C4: the exponent is 1; "),
-        ({"crosses": {3: (4, 5), 4: (5, 6)}}, "C4: .* cannot be a parent"),
-    ],
-)
-def test_wrong_settings(settings, complaint):
-    with pytest.raises(InputError, match=complaint):
-        GroundTruthSettings(**settings)

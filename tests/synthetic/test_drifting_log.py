@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import MISSING
@@ -172,24 +171,6 @@ def test_the_command(tmp_path, capsys):
     assert main(["generate", "--rows", "500", "--days", "2", "--out", out]) == 2
     assert "--days 2: " in capsys.readouterr().err
     assert not (tmp_path / "log.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "complaint"),
-    [
-        ({"rows": 0}, "a.csv", "rows is 0"),
-        ({"rows": 10**15}, "a.csv", "GiB of memory"),
-        ({"seed": -1}, "a.csv", "seed is -1"),
-        ({"days": 0}, "a.csv", "days is 0; .*100"),
-        ({"days": 101}, "a.csv", "days is 101"),
-        ({}, "a.parquet", "a.parquet: .*text; .*csv"),
-        ({}, "none/a.csv", "no such folder"),
-    ],
-)
-def test_wrong_input(tmp_path, change, name, complaint):
-    with pytest.raises(InputError, match=complaint):
-        generate_drifting(tmp_path / name, **({"rows": 10} | change))
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_tiny_log(tmp_path):

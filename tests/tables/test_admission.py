@@ -67,20 +67,6 @@ def test_95_percent_are_in_after_t_occurrences(threshold):
     assert state.totals[EVENTS] == threshold
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ({"thresholds": [0]}, "admit is"),
-        ({"thresholds": [256]}, "from 1 to 255"),
-        ({"thresholds": [1], "kind": "sliding"}, "unknown admission_filter 'sliding'"),
-        ({"thresholds": [1], "window": -1}, "window"),
-    ],
-)
-def test_wrong_arguments(arguments, words):
-    with pytest.raises(InputError, match=words):
-        new_admission(**arguments)
-
-
 def table(**options):
     rules = [FieldRules(admit=3), FieldRules()]
     arrays = [np.full((50, 2), 9.0, np.float32) for _ in range(3)]

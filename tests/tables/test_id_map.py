@@ -74,12 +74,6 @@ def test_reserved_cells_are_enough():
     assert len(ids.cells) == before
 
 
-@pytest.mark.parametrize("capacity", [2, 1 << 31])
-def test_a_capacity_that_cannot_be(capacity):
-    with pytest.raises(InputError, match=f"capacity is {capacity}"):
-        IdMap(2, capacity)
-
-
 def test_state_and_restore():
     ids, rng = IdMap(2, 300), np.random.default_rng(3)
     fields, numbers = rng.integers(0, 2, 200), rng.integers(-(2**63), 2**63, 200)

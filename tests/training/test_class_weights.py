@@ -13,7 +13,6 @@ from one_step import check_that_two_workers_equal_one, gradients
 import cowclip_merlin as cc
 from cowclip_merlin import compat, metrics
 from cowclip_merlin.checks import parse_class_weights
-from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -24,7 +23,6 @@ from cowclip_merlin.loading import (
     read_columns,
 )
 from cowclip_merlin.loading.class_weights import added_log_odds, class_weights_of, total_weight
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training import (
     RunSettings,
     evaluate_run,
@@ -69,15 +67,6 @@ def rows_of(labels, weights=None):
     weight = None if weights is None else np.asarray(weights, np.float32)
     label = np.asarray(labels, np.float32)
     return ColumnArrays(np.zeros((n, 1), "i4"), np.zeros((n, 0), "f4"), label, weight=weight)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "2:1", "0", "0:x", "1:nan", "1:-1", "1:inf", "0:1,0:2", "0:0,1:0", "Balanced", "1=2"],
-)
-def test_other_class_weights_are_refused(text):
-    with pytest.raises(InputError, match="`class_weight` is"):
-        RunSettings(model="deepfm", batch_size=8, class_weight=text)
 
 
 @given(
@@ -208,20 +197,6 @@ def test_scores_are_click_rates(folder):
 def test_a_label_without_weight_is_told(folder):
     run(folder, "one", class_weight="0:0")
     assert "scores are no click rates" in (folder / "one" / "train.log").read_text()
-
-
-@pytest.mark.runs
-def test_the_command_refuses_one_label(folder, capsys):
-    words = ["train", str(folder / "DATA"), "--out", str(folder / "bad"), "--model", "deepfm"]
-    assert main([*words, "--batch-size", "64", "--class-weight", "1:x"]) == 2
-    assert "--class-weight is '1:x'; give balanced, or a number" in capsys.readouterr().err
-    assert not (folder / "bad").exists()
-
-
-def test_a_stream_refuses_class_weights():
-    settings = replace(RUN, update="lazy", class_weight="1:5")
-    with pytest.raises(InputError, match="class_weight '1:5' is for a run on a prepared folder"):
-        OnlineSettings(run=settings)
 
 
 def test_parsed():

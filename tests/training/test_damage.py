@@ -46,15 +46,6 @@ def run(finished, tmp_path):
     return shutil.copytree(finished[0], tmp_path / "run"), finished[1]
 
 
-@pytest.mark.parametrize("part", ["test/part-00000.parquet", "train/part-00000.parquet"])
-def test_flipped_bytes_of_rows_are_refused(data, tmp_path, capsys, part):
-    flip(data.path / part)
-    words = ["--model", "deepfm", "--batch-size", "512", "--mlp", "8"]
-    assert main(["train", str(data.path), "--out", str(tmp_path / "run"), *words]) == 2
-    assert f"{part}: damaged parquet (its checksum" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_flipped_bytes_of_counts_and_vocabularies_are_refused(data, tmp_path, log):
     flip(data.path / "counts/C3.parquet")
     with pytest.raises(InputError, match=r"counts/C3\.parquet: damaged"):

@@ -252,39 +252,6 @@ def test_a_run_goes_on_from_one_whose_rates_fell(data, tmp_path, schedule):
     assert [row["embedding_lr"] for row in rows] == pytest.approx([first])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lr_schedule": "sqrt"}, "lr_schedule.*sqrt.*plateau"),
-        ({"lr_schedule": "plateau", "validation_fraction": 0.0}, "plateau.*validation_fraction"),
-        ({"lr_patience": 3}, "lr_patience has no effect with lr_schedule 'constant'.*plateau"),
-        ({"lr_schedule": "linear", "lr_factor": 0.5}, "lr_factor has no effect.*plateau or step"),
-        ({"lr_schedule": "step", "lr_every": 0.0}, "lr_every is 0.0; it must be above 0"),
-        ({"lr_schedule": "step", "lr_floor": 1.0}, "lr_floor is 1.0; it must be .* below 1"),
-        ({"evaluate_every": 5, "validation_fraction": 0.0}, "evaluate_every is 5.*held-out"),
-        ({"monitor": "log_loss", "validation_fraction": 0.0}, "monitor is log_loss.*held-out"),
-        ({"monitor": "loss"}, "monitor.*auc, log_loss"),
-        (
-            {"lr_schedule": "plateau", "early_stopping": 1, "lr_patience": 2},
-            "early_stopping is 1, .*before its rates fall after lr_patience 2; use .* 2 or more",
-        ),
-        (
-            {"lr_schedule": "plateau", "early_stopping": 1, "lr_floor": 0.0},
-            "lr_floor is 0, .*without end, .*early_stopping.*use one above 0",
-        ),
-    ],
-)
-def test_refusals(settings, message):
-    with pytest.raises(InputError, match=message):
-        runs(**settings)
-
-
-def test_it_refuses_scorings_that_an_epoch_has_not(data, tmp_path):
-    with pytest.raises(InputError, match=r"evaluate_every is 99999, but an epoch has \d+"):
-        train(data, runs(evaluate_every=99_999), out=tmp_path / "run")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.runs
 def test_the_log_loss_can_choose_the_best_weights(data, tmp_path, scripted):
     scripted(0.6, 0.5, 0.4, 0.3)

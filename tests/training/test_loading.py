@@ -7,14 +7,12 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
-from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     DeviceData,
     StreamedData,
     batches,
     load_to_device,
-    megabytes_to_bytes,
     row_order,
     streamed_data,
 )
@@ -208,19 +206,3 @@ def test_a_run_with_little_memory_is_the_same_run(folder, tmp_path, small_chunks
     for key, value in weights["streamed"].items():
         np.testing.assert_array_equal(value, weights["resident"][key], err_msg=key)
     assert not threads()
-
-
-@pytest.mark.parametrize("memory", ["0", "-3", "nan", "inf"])
-def test_wrong_memory_is_said_in_one_line(data, tmp_path, capsys, memory):
-    arguments = ["--out", str(tmp_path / "run"), "--model", "deepfm", "--batch-size", "64"]
-    assert main(["train", str(data), *arguments, f"--data-memory={memory}"]) == 2
-    assert "--data-memory" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_too_little_memory_names_what_is_enough(data, tmp_path, capsys):
-    arguments = ["--out", str(tmp_path / "run"), "--model", "deepfm", "--batch-size", "1024"]
-    assert main(["train", str(data), *arguments, "--data-memory", "0.1"]) == 2
-    assert "use at least 0.49" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-    assert megabytes_to_bytes(0.5) == 500_000

@@ -8,7 +8,6 @@ import pytest
 from tiers import thorough
 
 from cowclip_merlin import compat, workers
-from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
 from cowclip_merlin.models.base import logits
@@ -254,31 +253,3 @@ def test_more_epochs_and_the_best_epoch(data, tmp_path):
     with pytest.raises(InputError, match=r"`reset_embeddings` would replace .* `from`"):
         train(data, settings, out=tmp_path / "next", warm_start=str(tmp_path / "run"))
     assert settings_to_go_on(tmp_path / "run").reset_embeddings is False
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epochs": 1}, "reset_embeddings has no effect in one epoch; set `epochs` to 2 or more"),
-        (
-            {"evaluate_every": 500, "validation_fraction": 0.1},
-            "evaluate_every is 500, but with reset_embeddings .* new embeddings",
-        ),
-        (
-            {"pretrained_embeddings": "a=a.parquet,b=b.parquet", "freeze_embeddings": "a"},
-            "replace the `pretrained_embeddings` of 'b'.*`freeze_embeddings`",
-        ),
-    ],
-)
-def test_refusals(settings, message):
-    with pytest.raises(InputError, match=message):
-        replace(RUN, **settings)
-    if "pretrained_embeddings" in settings:
-        replace(RUN, **settings | {"freeze_embeddings": "a,b"})
-
-
-def test_one_epoch_is_refused_in_one_line(data, tmp_path, capsys):
-    words = ["train", str(data), "--out", str(tmp_path / "run"), "--epochs", "1"]
-    assert main([*words, "--reset-embeddings"]) == 2
-    assert "--reset-embeddings has no effect in one epoch; set --epochs" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

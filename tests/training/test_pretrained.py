@@ -14,12 +14,10 @@ from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat, workers
-from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
 from cowclip_merlin.models.embedding import ShardedEmbedding
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training import RunSettings, load_run, train
 from cowclip_merlin.training.build import (
     build_model,
@@ -142,48 +140,6 @@ def test_a_value_without_text_has_no_id(folder, data):
     assert found.ids.tolist() == [value_to_id(data, "item")["i3"]] and found.others == 1
 
 
-WRONG = [
-    ({"item": ["i1"], "v": [[1.0, 2.0]]}, r"row 1: v has 2 numbers, but an embedding row has 4; "
-     "use `embedding_dim` 2"),
-    ({"item": ["i1", "i2"], "v": [[1.0] * 4, [1.0, 2.0, None, 4.0]]}, r"row 2: v\[2\] is missing"),
-    ({"item": ["i1"], "v": [[1.0, 2.0, 3.0, float("nan")]]}, r"row 1: v\[3\] is nan, not a finite"),
-    ({"item": ["i1"], "v": [None]}, r"needs 'item' and one column of lists|row 1: v is missing"),
-    ({"item": ["i1", "i1"], "v": [[1.0] * 4] * 2}, "item 'i1' occurs twice"),
-    ({"name": ["i1"], "v": [[1.0] * 4]}, "no column 'item'"),
-    ({"item": ["i1"], "v": [1.0]}, "one column of lists of numbers; found none"),
-    ({"item": ["i1"], "v": [[1.0] * 4], "w": [[1.0] * 4]}, "found v, w"),
-    ({"item": ["i1"], "v": [["a"] * 4]}, r"v\[0\] is 'a', not a finite number"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("columns", "message"), WRONG)
-def test_wrong_files_are_refused(data, tmp_path, columns, message):
-    pq.write_table(pa.table(columns), tmp_path / "v.parquet")
-    with pytest.raises(InputError, match=message):
-        read_pretrained(data, "item", tmp_path / "v.parquet", DIM)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--pretrained-embeddings item", "--pretrained-embeddings is 'item'; give each column one"),
-        ("--pretrained-embeddings item=none.parquet", "none.parquet: no such file"),
-        ("--pretrained-embeddings x=none.parquet", "no categorical column 'x' in"),
-        ("--freeze-embeddings x --tables per_field", "--freeze-embeddings: no categorical column"),
-        (
-            "--freeze-embeddings user,item --tables per_field",
-            "--freeze-embeddings names the columns of all",
-        ),
-        ("--freeze-embeddings item --tables sharded", "--freeze-embeddings does not work with"),
-    ],
-)
-def test_a_command_refuses_in_one_line(folder, capsys, more, message):
-    words = ["train", str(folder / "DATA"), "--out", str(folder / "bad"), "--model", "deepfm"]
-    assert main([*words, "--batch-size", "64", *more.split()]) == 2
-    assert message in capsys.readouterr().err
-    assert not (folder / "bad").exists()
-
-
 def steps(model, optimizer, data, batches):
     columns = DeviceData(open_columns(data, "train"))
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
@@ -304,14 +260,6 @@ def test_a_saved_model_keeps_frozen_columns(data, tmp_path, tables):
     ]
     inputs = {"user": np.array([3, 4]), "item": np.array([5, 6])}
     np.testing.assert_array_equal(loaded(inputs), model(inputs))
-
-
-@pytest.mark.parametrize("name", ["pretrained_embeddings", "freeze_embeddings"])
-def test_a_stream_refuses_them(name):
-    given = {"pretrained_embeddings": "item=v.parquet", "freeze_embeddings": "item"}[name]
-    run = replace(RUN, update="lazy", tables="per_field", **{name: given})
-    with pytest.raises(InputError, match=f"{name}.*is for a run on a prepared folder"):
-        OnlineSettings(run=run)
 
 
 @pytest.mark.parametrize(

@@ -126,12 +126,6 @@ def test_a_column_without_known_ids_has_no_auc():
         evaluation.auc_by_column("user", np.array([1, 2]), np.array([0, 1]), np.array([0.1, 0.2]))
 
 
-def test_a_run_that_is_not_there_is_named(run, data, tmp_path, capsys):
-    words = ["evaluate", str(run), str(data), "--against", str(tmp_path / "none")]
-    assert main(words) == 2
-    assert str(tmp_path / "none") in capsys.readouterr().err.splitlines()[-1]
-
-
 def test_a_run_is_as_good_as_itself(run, data, capsys):
     assert main(["evaluate", str(run), str(data), "--against", str(run)]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
@@ -253,19 +247,6 @@ def test_ids_that_stand_for_other_values_are_refused(tmp_path):
     del description["vocabulary"]  # as in folders of earlier versions
     (other / "dataset.json").write_text(json.dumps(description))
     evaluate_run(tmp_path / "run", other)
-
-
-def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="taken: already exists; use another `out`"):
-        export_run(run, data, out=tmp_path / "taken")
-    with pytest.raises(InputError, match="no such folder; create it first"):
-        export_run(run, data, out=tmp_path / "a/b")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.json").write_bytes((run / "config.json").read_bytes())
-    with pytest.raises(InputError, match="no checkpoint"):
-        export_run(tmp_path / "run", data, out=tmp_path / "MODEL")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "taken"]
 
 
 @pytest.mark.parametrize("text", ["[1]", "{}", '{"inputs": 3}'])

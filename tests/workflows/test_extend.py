@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.extension import extend_vocabularies, joined
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
@@ -107,26 +106,6 @@ def test_a_folder_without_its_rare_values_is_told(tmp_path, capsys):
     assert f"has no rare.*.parquet; its {rare:,} rare values begin to count again" in (
         capsys.readouterr().out
     )
-
-
-def test_what_cannot_be_extended_is_one_line(tmp_path):
-    old = prepared(tmp_path / "old", log(0, 0))
-    for more, words in [
-        ({"like": old.path}, "`like` adds no ids and `extend` does"),
-        ({"recipe": Recipe(freq_threshold=2)}, "columns are transformed as there"),
-        ({"categorical": ("user",)}, "has other columns; omit `categorical`"),
-        ({"kind": "criteo"}, "is a table log, not a criteo log"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            prepared(tmp_path / "new", log(1, 30), extend=old.path, **more)
-        assert not (tmp_path / "new").exists()
-    inside = old.path / "new"
-    with pytest.raises(InputError, match="shares files with `extend`"):
-        prepare(
-            PrepareSettings(
-                files=(tmp_path / "old.csv",), out=inside, kind="table", extend=old.path
-            )
-        )
 
 
 COUNTS = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(1, 6))

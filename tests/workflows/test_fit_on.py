@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read
 
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows import PrepareSettings, Recipe
+from cowclip_merlin.workflows import Recipe
 
 
 @pytest.mark.thorough
@@ -31,28 +30,3 @@ def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
     one, same, other = (make(log, tmp_path / str(i), seed=s) for i, s in enumerate((1, 1, 2)))
     assert_same(one, same)
     assert read(one, "test").label.tolist() != read(other, "test").label.tolist()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"split": "time"},
-        {"test_fraction": 0.5},
-        {"seed": 1234},
-        {"recipe": Recipe(log=True)},
-        {"recipe": Recipe(fit_on="all")},
-    ],
-)
-def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
-    with pytest.raises(InputError, match="omit `freq_threshold`"):
-        PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
-
-
-def test_a_seed_of_a_split_by_time_is_refused(log, tmp_path):
-    with pytest.raises(InputError, match=r"`seed` has no effect.* `split` time"):
-        PrepareSettings(files=(log,), out=tmp_path / "new", split="time", seed=1234)
-
-
-def test_rows_to_fit_on_are_known():
-    with pytest.raises(InputError, match=r"unknown fit_on 'test'; .* train, all"):
-        Recipe(fit_on="test")

@@ -166,23 +166,6 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), BAD, ids=[str(i) for i in range(len(BAD))])
-def test_wrong_files_are_one_line_and_leave_nothing(logs, tmp_path, given, said):
-    write("no_label.csv", [(1, 2, 3.0)], head="a,b,x")
-    write("other.csv", [(1, 2)], head="y,c")
-    write("empty.csv", [])
-    (tmp_path / "link.csv").symlink_to(tmp_path / "train.csv")
-    with pytest.raises(InputError, match=said.replace(".", r"\.")) as found:
-        prepare(settings(**given))
-    assert len(str(found.value).splitlines()) == 1 and not (tmp_path / "DATA").exists()
-
-
-@pytest.mark.parametrize("name", ["validation", "test"])
-def test_like_has_test_rows_only(name):
-    with pytest.raises(InputError, match=f"all rows are test rows; omit `{name}`"):
-        PrepareSettings(files=("log.csv",), out="NEW", like="DATA", **{name: ("more.csv",)})
-
-
 def test_a_run_needs_validation_rows_with_both_labels(logs, tmp_path):
     prepare(settings(validation=(), out="NONE"))
     write("ones.csv", [(1, *row[1:]) for row in logs["validation"]])

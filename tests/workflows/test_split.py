@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.train_test_split import Split, is_test, position_hash
 
 MASK = 2**64 - 1
@@ -52,11 +51,3 @@ def test_by_time_the_last_rows_are_test(n, fraction):
     test = is_test(np.arange(n, dtype=np.uint64), split, total=n)
     assert test.tolist() == sorted(test.tolist())
     assert test.sum() == n - round(n * (1 - fraction))
-
-
-@pytest.mark.parametrize(
-    "bad", [{"how": "even"}, {"test_fraction": -0.1}, {"test_fraction": 1}, {"seed": -1}]
-)
-def test_wrong_settings(bad):
-    with pytest.raises(InputError):
-        Split(**bad)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +11,7 @@ from cowclip_merlin import InputError
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.workflows import LogFormat, PreparedData, PrepareSettings, read_log
+from cowclip_merlin.workflows import LogFormat, PreparedData, read_log
 
 FORMAT = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
 ROWS = [[i % 2, f"u{i % 5}", f"v{i % 3}", i] for i in range(40)]
@@ -31,8 +30,6 @@ def pack(kind, content):
     return sink.getvalue().to_pybytes()
 
 
-# Without the time: it would be in the test's name, which must be the same in every process.
-TAR_IN_GZIP = gzip.compress(bytes(257) + b"ustar" + bytes(90), mtime=0)
 KINDS = [("gzip", ".gz"), ("bz2", ".bz2"), ("zstd", ".zst"), ("lz4", ".lz4")]
 
 
@@ -55,24 +52,6 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, kind, suffix):
         file.write_bytes(content)
         with pytest.raises(InputError, match=rf"log\.csv\{suffix}: damaged {kind} file"):
             read_log(file, FORMAT)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("log.zip", b"PK\x03\x04" + bytes(90), "is a zip archive"),
-        ("log.csv", b"PK\x03\x04" + bytes(90), "is a zip archive"),
-        ("log.xlsx", b"PK\x03\x04" + bytes(90), "is an Excel file"),
-        ("log.csv.xz", b"\xfd7zXZ\x00" + bytes(90), "is an xz file"),
-        ("log.7z", b"7z\xbc\xaf\x27\x1c" + bytes(90), "is a 7z archive"),
-        ("log.csv", b"PAR1\x15" + bytes(90), "is parquet, .* .parquet"),
-        ("log.tgz", TAR_IN_GZIP, "is a tar archive"),
-    ],
-)
-def test_a_file_that_is_no_text_is_named_with_its_format(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=f"{name}: {message}"):
-        read_log(tmp_path / name, FORMAT)
 
 
 @pytest.mark.parametrize(("kind", "suffix"), KINDS)
@@ -152,52 +131,3 @@ def test_folders_of_earlier_versions_load_and_keep_their_fingerprint(tmp_path, u
     del value["layout"]["separator_given"]
     (tmp_path / "dataset.json").write_text(json.dumps(value))
     assert PreparedData.load(tmp_path).log_format == PreparedData.load(usual).log_format
-
-
-@pytest.mark.parametrize(
-    ("content", "more", "message"),
-    [
-        (text(","), [], r"no column 'y' .* --separator ','"),
-        (text("|"), [], r"no column 'y' .* --separator '\|'"),
-        (text("\t"), ["--separator", ";"], r"no column 'y' .* --separator tab"),
-        (text("\t", header=False), [], r"no column 'y' .* --columns NAME,NAME"),
-        (text(":", header=False), [], r"no column 'y' .* --separator, .*--columns NAME"),
-        (text("\t"), ["--columns", "y,a,b,x"], "log.txt: line 1 names the columns"),
-        (text("\t", header=False), ["--columns", "y,a,b"], r"--columns has no 'x'"),
-        (
-            text("\t", header=False),
-            ["--columns", "y,a,b,x,z"],
-            "log.txt: line 1 has 4 .* --columns has 5",
-        ),
-        (
-            text(header=False),
-            ["--columns", "y,a,b,x"],
-            "log.txt: line 1 has 1 .* --columns has 4; .*--sep.* ','",
-        ),
-        (text("\t"), ["--columns", "y,a,,x"], "--columns has .*without a name"),
-        (text("\t"), ["--columns", "y,a,a,x"], "--columns has 'a' twice"),
-        (text("\t"), ["--separator", "::"], "--separator is '::'; "),
-        (text("\t"), ["--separator", '"'], "--separator is '\"'; "),
-        (b"PK\x03\x04", [], "log.txt: is a zip archive"),
-    ],
-)
-def test_the_error_names_the_option(tmp_path, capsys, content, more, message):
-    (tmp_path / "log.txt").write_bytes(content)
-    assert prepare(tmp_path / "DATA", tmp_path / "log.txt", options=OPTIONS + more) == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error) and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kind": "criteo", "separator": ","}, "`separator` is for .* table"),
-        ({"kind": "avazu", "columns": ("a",)}, "`columns` is for .* table"),
-        ({"files": ("t.parquet",), "separator": ";"}, "`separator` .*t.parquet is parquet"),
-    ],
-)
-def test_an_option_without_effect_is_refused(settings, message):
-    usual = {"files": ("log.csv",), "out": "DATA", "kind": "table"}
-    with pytest.raises(InputError, match=message):
-        PrepareSettings(**(usual | settings))

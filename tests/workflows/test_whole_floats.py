@@ -6,13 +6,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
@@ -112,22 +110,6 @@ def test_several_values_per_row_and_shared_tables(tmp_path):
     assert sorted(value_to_id(data, "a")) == ["7", "8"]
     kept = table(tmp_path / "kept", tmp_path / "log.csv", **more, text=("a",))
     assert sorted(value_to_id(kept, "b")) == ["7", "7.0", "8", "8.0"]
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"text": ("b",)}, "`text`: 'b' is not among the columns of `categorical` and `multi`; n"),
-        (
-            {"categorical": ("a", "b"), "share_embedding": ("b=a",), "text": ("b",)},
-            "`text`: 'b' has the ids of 'a'; give a",
-        ),
-        ({"kind": "criteo", "text": ("a",)}, "`text` and `weight` are for the kind table"),
-    ],
-)
-def test_columns_that_cannot_keep_text(tmp_path, more, words):
-    with pytest.raises(InputError, match=words):
-        table(tmp_path / "data", csv(tmp_path / "log.csv", TEXTS * 9), **more)
 
 
 def test_events_messages_and_requests(tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, logits
 from cowclip_merlin.models.hidden.hidden_layer import CountedDropout, Dice, HiddenLayer
 
@@ -135,16 +134,3 @@ def test_half_precision(tf, schema, batch):
 def test_plain_layers_are_those_of_before(schema):
     kinds = [type(each) for each in MODELS["dcn"](schema, **SMALL).blocks[0].hidden]
     assert HiddenLayer not in kinds
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1"),
-        ({"dropout": -0.1}, "dropout is -0.1"),
-        ({"activation": "tanh"}, "unknown activation 'tanh'.*dice"),
-    ],
-)
-def test_refusals(schema, setting, message):
-    with pytest.raises(InputError, match=message):
-        MODELS["deepfm"](schema, **SMALL, **setting)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_config import parse
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.serving.triton.config import config_text
 from cowclip_merlin.serving.triton.model import check_config
 from cowclip_merlin.serving.triton.settings import RepositorySettings
@@ -44,19 +43,6 @@ def test_lists_have_values_and_offsets(columns, first, second):
     assert inputs == [*expected, ("v", 11, [-1, 7])]
     outputs = [(each.name, each.data_type, list(each.dims)) for each in found.output]
     assert outputs == [("y", 11, [-1, 1]), ("t", 11, [-1, 1])]
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n"])
-def test_names_that_are_no_folders_are_refused(name):
-    with pytest.raises(InputError, match="`model_name`"):
-        RepositorySettings(model_name=name)
-
-
-@pytest.mark.parametrize("option", ["model_version", "max_batch_size"])
-@pytest.mark.parametrize("number", [0, -1, 2**31])
-def test_numbers_that_triton_cannot_read_are_refused(option, number):
-    with pytest.raises(InputError, match=f"{option} is {number}; "):
-        RepositorySettings(**{option: number})
 
 
 COLUMNS_OF_MODEL = {

@@ -1,0 +1,34 @@
+"""Wrong input ends a command in one clear line and exit code 2, and nothing is left behind."""
+
+import re
+
+import pytest
+from listed import listed
+
+from cowclip_merlin.cli import main
+
+
+@pytest.mark.parametrize("refusal", listed())
+def test_one_line_and_exit_code_2(refusal, tmp_path, copy, monkeypatch, capsys):
+    refusal.make(tmp_path, copy)
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    try:
+        code = main(refusal.words())
+    except SystemExit as end:  # what argparse itself finds
+        code = end.code
+    said = capsys.readouterr().err
+    lines = [line for line in said.splitlines() if "error:" in line]
+    assert code == 2, said[-2000:]
+    assert len(lines) == 1 and lines[0].startswith("cowclip"), lines
+    assert re.search(refusal.says, lines[0]), lines[0]
+    after = contents(tmp_path)
+    assert after.keys() == before.keys(), sorted(after.keys() ^ before.keys())
+    assert not [path for path in before if after[path] != before[path] and "/.cache" not in path]
+
+
+def contents(folder):
+    """The files in a folder and when they were last written; folders and links."""
+    return {
+        str(path): path.stat().st_mtime_ns if path.is_file() else None for path in folder.rglob("*")
+    }
