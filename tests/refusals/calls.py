@@ -16,6 +16,7 @@ from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.producing.pace import Pace
 from cowclip_merlin.online.producing.producer import EventTimes
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream
 from cowclip_merlin.synthetic.ground_truth import GroundTruthSettings
@@ -272,6 +273,7 @@ CALLS = {
             "freeze_embeddings.*is for a run on a prepared folder",
         ),
     ],
+    StreamSettings: [({"on_restart": "no"}, "unknown on_restart 'no'")],
     partial(JoinSettings, window=60): [
         ({"window": 0}, "window is 0"),
         ({"late": -1}, "late is -1"),

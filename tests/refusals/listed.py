@@ -6,6 +6,7 @@ words that are its name and come after `run`, or of an object with these keys:
     more, run: words after those of the group, or the whole command line
     given, files, state: what is made before, see `Refusal`; `files` changes those of the group
     marks: marks of pytest, such as runs
+    leaves: new names in the folder, where a command makes an empty log or folder before it refuses
     says: a regular expression
 
 In `wrong`, a group has for each thing to say a content of its `file`.
@@ -25,7 +26,7 @@ import yaml
 
 HERE = Path(__file__).parent
 GROUP = {"run", "given", "files", "state", "marks", "refused", "file", "wrong"}
-CASE = {"given", "run", "more", "files", "state", "marks", "says"}
+CASE = {"given", "run", "more", "files", "state", "marks", "leaves", "says"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Refusal:
     given: tuple[str, ...] = ()
     files: dict = field(default_factory=dict)
     state: tuple = ()
+    leaves: tuple[str, ...] = ()
 
     def make(self, folder, copy):
         """Make the folder in which the command runs."""
@@ -92,6 +94,7 @@ def _cases(group):
                 says=case["says"],
                 given=tuple(case.get("given", group.get("given", ()))),
                 files=_both(group.get("files", {}), case.get("files", {})),
+                leaves=tuple(case.get("leaves", ())),
                 state=tuple(case.get("state", group.get("state", ()))),
             ),
             [getattr(pytest.mark, x) for x in case.get("marks", group.get("marks", ()))],

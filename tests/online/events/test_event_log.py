@@ -12,7 +12,6 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import text_id
-from cowclip_merlin.online.events.raw_events import RawLog
 from cowclip_merlin.workflows import PreparedData, Recipe
 
 SMALL = "label: y\ntime: t\ncategorical: [a]\ncontinuous: [{name: x, transform: none}]\n"
@@ -209,22 +208,6 @@ def test_a_file_without_a_header(read):
     assert joined(pieces, "times") == [5] and log.damaged.first[0].line == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "complaint"),
-    [
-        ("", "log.csv", "log.csv: .*empty"),
-        (HEADER, "log.csv", "log.csv: no events"),
-        ("y,t,a\n1,1,a\n", "log.csv", "log.csv: no column 'x'"),
-        (HEADER.replace(",", "\t") + "1\t1\ta\t1\n", "log.csv", "or by tabs|separate columns"),
-        (b"\xff\xfe", "log.csv", "log.csv: .*header .*not UTF-8"),
-        ("PAR?", "log.parquet", "not a parquet file"),
-    ],
-)
-def test_files_that_are_no_log(read, text, name, complaint):
-    with pytest.raises(InputError, match=complaint):
-        read(text, name)
-
-
 def test_a_missing_file(features_file, tmp_path):
     for name in ("a.csv", "a.parquet"):
         with pytest.raises(InputError, match="no such file"):
@@ -274,31 +257,6 @@ def test_dates_of_parquet(features_file, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [([0.5], r"has 0.5 \(double"), ([date(2001, 1, 1)], "is date32"), ([[1]], "is list")],
-)
-def test_parquet_ids_that_are_no_text(features_file, tmp_path, column, kind):
-    file = parquet(tmp_path / "a.parquet", y=[1], t=[1], a=column, x=[1])
-    with pytest.raises(InputError, match=f"a.parquet: column 'a' {kind}"):
-        list(EventLog([file], features_file(SMALL)))
-
-
-def test_parquet_without_a_column(features_file, tmp_path):
-    file = parquet(tmp_path / "a.parquet", y=[1], t=[1], x=[1])
-    with pytest.raises(InputError, match=r"a.parquet: no column 'a'"):
-        list(EventLog([file], features_file(SMALL)))
-
-
-@pytest.mark.parametrize("name", ["y", "t", "a", "x"])
-def test_parquet_with_two_columns_of_one_name(features_file, tmp_path, name):
-    table = pa.table([[1], [1], [1], [1], [1]], names=["y", "t", "a", "x", name])
-    pq.write_table(table, tmp_path / "a.parquet")
-    for log in (EventLog, RawLog):
-        with pytest.raises(InputError, match=f"a.parquet: column '{name}' occurs twice"):
-            list(log([tmp_path / "a.parquet"], features_file(SMALL)))
-
-
 def test_numbers_are_those_of_a_prepared_folder(data, log, tmp_path):
     """With `prepared`, numbers equal those that `prepare` wrote, in every row."""
     names = [f"I{i}" for i in range(1, 14)]
@@ -341,9 +299,3 @@ def test_a_prepared_folder_gives_its_own_columns_only(prepared, features_file):
         features_file(begin + "continuous: [z]\n")
     with pytest.raises(InputError, match=r"line 4: 'x': .*the transform"):
         features_file(begin + "continuous: [{name: x, transform: none}]\n")
-
-
-@pytest.mark.parametrize("share", [-1, 1.1, float("nan")])
-def test_a_share_of_damaged_rows_that_cannot_be_is_refused(read, share):
-    with pytest.raises(InputError, match=rf"max_bad_fraction is {share};"):
-        read(HEADER + "1,10,a,1\n", max_bad_fraction=share)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.ids import MISSING, text_id
@@ -83,12 +82,6 @@ def assert_equal(rows, file, features):
     assert set(request.damaged) == bad
     np.testing.assert_array_equal(request.events.ids.values, ids)
     np.testing.assert_array_equal(request.events.numbers, numbers)
-
-
-def test_json_lines_are_refused(features_file, tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"user": 1}')
-    with pytest.raises(InputError, match=r"log\.jsonl: is JSON lines, which are no log of events"):
-        list(EventLog([tmp_path / "log.jsonl"], features_file()))
 
 
 @quick

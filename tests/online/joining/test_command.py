@@ -76,32 +76,6 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(folder):
     assert examples_in(folder) == merged.join(*stream(1, 300, SETTINGS), SETTINGS)[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["--window", "soon"], "--window is 'soon'"),
-        (["--negatives", "0"], "negatives is 0.0; "),
-        (["--impressions", "missing"], "missing: no such folder"),
-        (["--features", "missing.yaml"], "missing.yaml: no such file"),
-        (["--state", "missing/state"], "missing: no such folder"),
-        (["--state", "actions"], "actions: is a folder"),
-    ],
-)
-def test_a_mistake_gives_one_line(folder, capsys, monkeypatch, change, message):
-    monkeypatch.chdir(folder)
-    assert main(words(folder, *change)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("cowclip: error: ")
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_refuses_a_features_file_without_a_key(folder, capsys):
-    (folder / "features.yaml").write_text(FILE.replace("key: request\n", ""))
-    assert main(words(folder)) == 2
-    assert "features.yaml: no `key`" in capsys.readouterr().err
-
-
 def test_prints_the_progress(folder, monkeypatch, capsys):
     from cowclip_merlin.online.joining import loop
 

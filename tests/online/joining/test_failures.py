@@ -277,12 +277,6 @@ def test_refuses_a_state_that_another_process_has(tmp_path):
     store.close()
 
 
-def test_refuses_a_state_that_cannot_be_opened(tmp_path):
-    (tmp_path / "state").symlink_to("missing/file")
-    with pytest.raises(InputError, match=r"state: unable to open"):
-        open_joiner(logs_of([], []), SETTINGS, tmp_path)
-
-
 @pytest.mark.parametrize("content", [b"no database" * 100, "database of another program"])
 def test_refuses_a_file_that_is_no_state(tmp_path, content):
     file = tmp_path / "state"

@@ -106,12 +106,6 @@ def test_rows_that_are_not_whole_are_left_out_and_counted(features, tmp_path):
         list(RawLog([file], features))
 
 
-@pytest.mark.parametrize("share", [float("nan"), float("inf"), -5])
-def test_a_share_of_damaged_rows_out_of_range(features, share):
-    with pytest.raises(InputError, match=rf"max_bad_fraction is {share};"):
-        RawLog(["log.csv"], features, max_bad_fraction=share)
-
-
 def test_times_that_cannot_be_read_or_go_back_count_as_the_one_before(features, tmp_path):
     file = tmp_path / "log.csv"
     rows = "".join(f"0,{time},a,7,i,1,2\n" for time in ("5", "soon", "9", "3", "10"))

@@ -117,18 +117,6 @@ def test_a_signal_leaves_a_snapshot(tmp_path, drifting, monkeypatch):
     assert final_state(tmp_path / "out") == final_state(tmp_path / "two")
 
 
-def test_a_log_that_ends_too_early_is_refused_and_leaves_nothing(tmp_path, drifting):
-    with pytest.raises(InputError, match=r"ends within .* 9 days"):
-        command(drifting, tmp_path / "out", days=9)
-    assert not (tmp_path / "out").exists()
-
-
-def test_there_is_nothing_to_resume(tmp_path, drifting):
-    with pytest.raises(InputError, match="no replay to resume"):
-        command(drifting, tmp_path / "out", resume=True)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.thorough
 def test_one_class_has_log_loss_and_no_auc(tmp_path, drifting, capsys):
     lines = (drifting / "log.csv").read_text().splitlines()
@@ -157,11 +145,3 @@ def test_nothing_of_others_is_replaced(tmp_path, drifting, monkeypatch):
     with pytest.raises(InputError, match="already holds a run"):  # of which nothing is known
         command(drifting, out, days=2)
     assert [row["sync"] for row in rows] == ["never", "1h"]
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_the_folder_of_another_kind_of_run_is_refused(tmp_path, drifting, resume):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/config.json").write_text('{"format_version": 1, "settings": {}}')
-    with pytest.raises(InputError, match="out: holds another kind"):
-        command(drifting, tmp_path / "out", resume=resume)

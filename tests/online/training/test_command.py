@@ -62,28 +62,6 @@ def test_trains_on_the_partitions_of_a_topic_and_goes_on(folder, kafka_server, c
     log.close()
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"from": "NONE"}, "NONE: no such folder"),
-        ({"to": "EVENTS"}, "--from and --to are both folder EVENTS"),
-        ({"to": "./EVENTS"}, "--from and --to are both folder EVENTS"),
-        ({"to": "amqp://h/x"}, "amqp://h/x: unknown kind"),
-        ({"catch-up": "0"}, "--catch-up is 0; "),
-        ({"sync-every": "-1"}, "--sync-every is -1.0; "),
-        ({"features": "EVENTS"}, "EVENTS: no such file"),
-        ({"out": "f.yaml"}, "f.yaml: is a file"),
-        ({"out": "EVENTS"}, "EVENTS: holds"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(folder, capsys, options, message):
-    before = sorted(path.name for path in folder.iterdir())
-    assert train(**options) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
-    assert sorted(path.name for path in folder.iterdir()) == before
-
-
 def test_a_damaged_configuration_names_the_file(folder):
     assert train() == 0
     config = json.loads((folder / "RUN/config.json").read_text())

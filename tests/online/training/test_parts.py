@@ -15,7 +15,6 @@ from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
-from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
 from cowclip_merlin.targets import Target
 
@@ -140,18 +139,6 @@ def test_auc_is_computed_again_when_one_event_of_a_hundred_is_new():
         recent.add(np.array([i % 2], np.int8), np.array([0.9 - 0.8 * (i % 2)], np.float32))
     assert recent.auc() == pytest.approx(roc_auc(recent._labels[:12], recent._scores[:12]))
     assert recent.auc() < 0.5
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"max_wait": -1}, {"sync_every": float("inf")}, {"catch_up": 0}, {"on_restart": "no"}],
-)
-def test_settings_out_of_range(wrong):
-    from cowclip_merlin.errors import InputError
-
-    (name,) = wrong
-    with pytest.raises(InputError, match=name):
-        StreamSettings(**wrong)
 
 
 def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):

@@ -8,11 +8,9 @@ import pytest
 from http_clients import URL, client_of
 from prometheus_client.parser import text_string_to_metric_families
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.limits import ServingLimits
 
 
 def test_predictions_are_those_of_the_trainer(served, client, rows, events):
@@ -180,14 +178,6 @@ def test_a_broker_that_is_away_shows_in_the_status(served, rows):
     follower.step()
     with client_of(follower) as client:
         assert client.get("/v1/status").json()["problem"] is None
-
-
-@pytest.mark.parametrize(
-    "name", ["max_body_bytes", "max_batch", "max_requests", "timeout", "threads"]
-)
-def test_limits_are_above_0(name):
-    with pytest.raises(InputError, match=f"{name} is 0; "):
-        ServingLimits(**{name: 0})
 
 
 def test_passwords_are_not_shown(served):

@@ -107,27 +107,13 @@ def test_slow_bodies_do_not_keep_others_out_for_ever(server, rows):
         connection.close()
 
 
-def test_wrong_options_are_one_line(tmp_path, capsys, monkeypatch):
+def test_a_port_in_use_and_a_wrong_token_are_one_line(tmp_path, capsys, monkeypatch):
     log = tmp_path / "sync"
     log.mkdir()
-    (tmp_path / "empty").write_text("\n")
-    taken = socket.create_server(("127.0.0.1", 0))
-    port = taken.getsockname()[1]
-    for options, text in (
-        (["--from", str(tmp_path / "no")], "no such folder"),
-        (["--from", str(log), "--run", str(tmp_path / "no")], "check --run"),
-        (["--from", str(log), "--port", "70000"], "--port is 70000; "),
-        (["--from", str(log), "--port", str(port)], "give another --port"),
-        (["--from", str(log), "--host", "300.1.2.3"], "cannot listen at 300.1.2.3"),
-        (["--from", str(log), "--host", "a..b"], "'a..b' is no host name"),
-        (["--from", str(log), "--max-batch", "0"], "--max-batch is 0"),
-        (["--from", str(log), "--token-file", str(tmp_path / "no")], "check --token-file"),
-        (["--from", str(log), "--token-file", str(tmp_path / "empty")], "the token is empty"),
-    ):
-        assert main(["online", "serve", *options]) == 2
-        error = capsys.readouterr().err
-        assert text in error and error.count("\n") == 1, error
-    taken.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["online", "serve", "--from", str(log), "--port", port]) == 2
+    assert "give another --port" in capsys.readouterr().err
     monkeypatch.setenv("COWCLIP_TOKEN", "two words")
     assert main(["online", "serve", "--from", str(log)]) == 2
     assert "COWCLIP_TOKEN: the token " in capsys.readouterr().err
