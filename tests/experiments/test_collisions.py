@@ -152,20 +152,6 @@ def test_splits():
     assert not np.array_equal(batches[0], epoch_batches(np.arange(10), 4, 1, 2)[0])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        ({"loads": ()}, "loads are"),
-        ({"loads": (1, -1)}, "loads is -1"),
-        ({"loads": (1, 1)}, "loads"),
-        ({"epochs": 0}, "epochs is 0"),
-    ],
-)
-def test_wrong_settings(wrong, complaint):
-    with pytest.raises(InputError, match=complaint):
-        CollisionSettings(**wrong)
-
-
 def test_columns_and_logs_that_do_not_fit(events, features, settings):
     wrong = CollisionSettings(fields=("movie",))
     with pytest.raises(InputError, match="movie"):

@@ -59,71 +59,6 @@ def test_every_file_is_sound(name):
         optimizer_of(run.settings)  # refuses what does not go together
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"title": None, "tilte": "x"}, "unknown tilte"),
-        ({"claim": ...}, "claim is missing"),
-        ({"lines": []}, "lines is missing"),
-        ({"lines": "a"}, "lines is 'a'"),
-        ({"lines": ["a"]}, r"lines\[1\] is 'a'"),
-        ({"lines": [LINE, {"label": "b"}]}, r"lines\[2\]\.multipliers is missing"),
-        ({"lines": [LINE | {"multipliers": [0]}]}, r"multipliers holds 0"),
-        ({"lines": [LINE | {"multipliers": 8}]}, r"multipliers is 8"),
-        ({"lines": [LINE | {"model": "dfm"}]}, r"lines\[1\]\.model is 'dfm'.*deepfm"),
-        ({"lines": [LINE | {"rule": "cube"}]}, r"rule is 'cube'"),
-        ({"lines": [LINE | {"clip": "cow"}]}, r"clip is 'cow'"),
-        ({"lines": [LINE | {"activation": "tanh"}]}, r"lines\[1\]\.activation is 'tanh'.*gelu"),
-        ({"lines": [LINE | {"dropout": 1.0}]}, r"lines\[1\]\.dropout is 1\.0; .*below 1"),
-        ({"lines": [LINE | {"batch_norm": 1}]}, r"batch_norm is 1; give true or false"),
-        ({"lines": [LINE | {"lr_every": 2}]}, r"lines\[1\]\.lr_every has no effect with .*step"),
-        ({"lines": [LINE | {"lr_schedule": "plateau"}]}, r"'plateau', .* only a sweep"),
-        ({"lines": [LINE | {"overrides": {"lr": 1}}]}, r"overrides is 'lr'"),
-        ({"lines": [LINE | {"overrides": {"l2": "low"}}]}, r"overrides\.l2 is 'low'"),
-        ({"lines": [LINE | {"overrides": {"l2": True}}]}, r"overrides\.l2 is True"),
-        ({"lines": [LINE | {"factors": {"l2": -1}}]}, r"factors\.l2 is -1"),
-        ({"kind": "sweep", "lines": [LINE, LINE | {"label": "b"}]}, "needs one line, not 2"),
-        ({"kind": "sweep"}, "grid and grid_factors are missing"),
-        ({"kind": "sweep", "grid": {"r": 1}}, r"grid\.r is 1"),
-        ({"kind": "curves", "lines": []}, "lines is missing; .*curves"),
-        ({"kind": "run"}, "kind is 'run'"),
-        ({"measure": "auroc"}, "measure is 'auroc'"),
-        ({"preset": "criteo2"}, "preset is 'criteo2'"),
-        ({"reference": ["b", 1]}, "not a cell; "),
-        ({"title": 5}, "title is 5; "),
-        ({"notes": "one"}, "notes is 'one'; "),
-        ({"reference": "a"}, "reference is 'a'; "),
-        ({"lines": [LINE | {"label": False}]}, r"lines\[1\]\.label is False; "),
-        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', .*lines\[1\]"),
-        ({"lines": [LINE | {"multipliers": [True]}]}, "multipliers holds True"),
-        ({"lines": [LINE | {"multipliers": [[1]]}]}, r"multipliers holds \[1\]"),
-        ({"lines": [LINE | {"multipliers": [1, 8, 1]}]}, "multipliers holds 1 twice"),
-        ({"lines": [LINE | {"rule": ["none"]}]}, r"rule is \['none'\]; .*text"),
-        ({"lines": [LINE | {"epochs": "3"}]}, r"epochs is '3'; "),
-        ({"lines": [LINE | {"keep_top": 0}]}, "keep_top is 0; "),
-        ({"lines": [LINE | {"published": 80.76}]}, "published is 80.76; "),
-        ({"lines": [LINE | {"published": {1: "80.76"}}]}, "numbers by multiplier"),
-        ({"lines": [LINE | {"published": {8: 80.31}}]}, "published is for 8, "),
-        ({"lines": [LINE | {"overrides": [1]}]}, r"overrides is \[1\]; "),
-        ({"lines": [LINE | {"reset_embeddings": 1}]}, "reset_embeddings is 1; give true or false"),
-        ({"kind": "sweep", "grid": [1]}, r"grid is \[1\]; "),
-        ({"kind": "sweep", "grid": {"r": [1, 1.0]}}, r"grid\.r is \[1, 1\.0\]; .*once"),
-        (
-            {"kind": "sweep", "grid": {"r": [1]}, "grid_factors": {"r": [2]}},
-            "r is in grid .*grid_factors",
-        ),
-        (
-            {"kind": "parameters", "lines": [LINE | {"multipliers": ["largest"]}]},
-            "'largest', .*parameters",
-        ),
-    ],
-)
-def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):
-    value = {k: v for k, v in {**WHOLE, **changed}.items() if v is not ...}
-    with pytest.raises(InputError, match=words):
-        parse_experiment(tmp_path / "mine.yaml", value)
-
-
 ODD_VALUES = ("a", "", "r", 10**400)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(ODD_VALUES),
@@ -149,32 +84,6 @@ def test_a_key_without_a_value_is_as_good_as_absent(tmp_path):
     line = LINE | {"published": None, "update": None}
     experiment = parse_experiment(tmp_path / "mine.yaml", {**WHOLE, "notes": None, "lines": [line]})
     assert experiment == parse_experiment(tmp_path / "mine.yaml", WHOLE)
-
-
-def test_a_key_that_is_given_twice(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("title: t\nclaim: c\nlines: [{label: a, label: b, multipliers: [1]}]")
-    with pytest.raises(InputError, match=r"mine\.yaml: .*\(label twice in line 3"):
-        load_experiment(str(file))
-
-
-def test_a_file_that_is_no_yaml(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("title: [")
-    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML") as error:
-        load_experiment(str(file))
-    assert "\n" not in str(error.value)
-    file.write_text("title: 2024-13-45")
-    with pytest.raises(InputError, match=r"mine\.yaml: .*in line 1 is no timestamp"):
-        load_experiment(str(file))
-    file.write_text("just words")
-    with pytest.raises(InputError, match="is not a mapping"):
-        load_experiment(str(file))
-
-
-def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match="did you mean table2"):
-        load_experiment("tabel2")
 
 
 def test_largest_and_beyond_follow_the_sizing():

@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from small_experiment import MINE, experiment
+from small_experiment import experiment
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.experiments.definitions import load_experiments
 from cowclip_merlin.experiments.results.csv_table import read_rows
 from cowclip_merlin.experiments.results.folder import (
     check_outputs_replaceable,
@@ -31,31 +30,11 @@ def refused(capsys, words, *arguments, left=()):
     return not out.exists() or {path.name for path in out.iterdir()} == set(left)
 
 
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [
-        ("dataset.json", "results: holds prepared data"),
-        ("config.json", "results: holds a run"),
-    ],
-)
-def test_folders_of_something_else(mine, data, tmp_path, capsys, file, words):
-    out = tmp_path / "results"
-    out.mkdir()
-    (out / file).write_text("{}")
-    assert refused(capsys, words, mine, data, out, left={file})
-
-
 @pytest.mark.parametrize("file", RESULT_TABLES)
 def test_a_results_folder_may_hold_the_description_of_its_data(tmp_path, file):
     for name in ("dataset.json", file):
         (tmp_path / name).write_text("")
     check_results_folder(tmp_path)
-
-
-def test_a_file_in_place_of_the_folder(mine, data, tmp_path, capsys):
-    (tmp_path / "results").write_text("")
-    assert experiment(mine, data, tmp_path / "results") == 2
-    assert "results: is a file" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written(mine, data, tmp_path, capsys, monkeypatch):
@@ -67,18 +46,6 @@ def test_a_folder_that_cannot_be_written(mine, data, tmp_path, capsys, monkeypat
     monkeypatch.setattr(Path, "touch", touch)
     words = "results.csv: cannot be written (Read-only"
     assert refused(capsys, words, mine, data, out)
-
-
-@pytest.mark.parametrize("kind", ["tables", "figures"])
-def test_outputs_of_other_data_are_not_replaced(mine, data, tmp_path, capsys, kind):
-    out = tmp_path / "results"
-    (out / kind).mkdir(parents=True)
-    name = "mine" if kind == "tables" else "mine_auc"
-    file = out / kind / f"{name}.json"
-    file.write_text(json.dumps({"data": "another log: 5 rows", "fingerprint": "abc"}))
-    words = f"{file}: is of other data (another log: 5 rows)"
-    assert refused(capsys, words, mine, data, out, left={kind})
-    assert "abc" in file.read_text()
 
 
 @pytest.mark.one_case
@@ -135,41 +102,6 @@ def test_outputs_of_the_same_data_are_replaced(mine, data, tmp_path, capsys):
     assert experiment(mine, data, out, *arguments) == 0
     write_table(out / "tables", Table(**vars(table) | {"fingerprint": ""}))  # of an older version
     assert experiment(mine, data, out, *arguments) == 0
-
-
-def test_two_files_of_one_name(tmp_path, mine):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "mine.yaml").write_text(MINE)
-    with pytest.raises(ValueError, match=r"two experiments .* mine; "):
-        load_experiments([mine, str(other / "mine.yaml")], sweeps=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("rule: none, overrides: {r: 0.5}", "no scaling: r has no effect"),
-        ("rule: none, factors: {bound: 2}", "no scaling: bound has no effect"),
-    ],
-)
-def test_values_without_effect(data, tmp_path, capsys, change, words):
-    file = tmp_path / "mine.yaml"
-    file.write_text(MINE.replace("rule: none", change))
-    assert refused(capsys, words, str(file), data, tmp_path / "results")
-
-
-def test_a_sweep_over_a_value_without_effect(data, tmp_path, capsys):
-    file = tmp_path / "sweep.yaml"
-    lines = "lines: [{label: plain, rule: none, multipliers: [1]}]"
-    head = "kind: sweep\ntitle: A sweep\nclaim: Nothing.\n"
-    file.write_text(f"{head}{lines}\ngrid: {{r: [1.0, 0.1]}}\n")
-    assert experiment(str(file), data, tmp_path / "results", verb="sweep") == 2
-    assert "sweep.yaml, r 1: r has no effect" in capsys.readouterr().err
-
-
-def test_lines_of_an_experiment_without_runs(data, tmp_path, capsys):
-    arguments = ["figure3", data, tmp_path / "results", "--lines", "CowClip"]
-    assert refused(capsys, "figure3 has no runs, ", *arguments)
 
 
 def test_a_figure_of_ids_without_ids(log, tmp_path, capsys, recwarn):

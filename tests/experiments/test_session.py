@@ -163,12 +163,6 @@ def test_a_figure_by_epoch_needs_the_run_folders(mine, data, tmp_path, capsys):
     assert (out / "figures" / "curves.svg").read_bytes() == drawn
 
 
-def test_a_file_named_like_an_experiment_is_refused(data, tmp_path, capsys):
-    (tmp_path / "table2.yaml").write_text(MINE)
-    assert experiment(str(tmp_path / "table2.yaml"), data, tmp_path / "results") == 2
-    assert "table2 is an experiment" in capsys.readouterr().err
-
-
 def test_a_dry_run_of_a_figure_tells_what_it_trains(data, tmp_path, capsys):
     out = ["--data", str(data), "--out", str(tmp_path), "--max-multiplier", "4"]
     assert main(["experiment", "figure4", *out, "--dry-run"]) == 0
@@ -226,53 +220,10 @@ def test_a_figure_of_runs_that_all_diverged(kind, data, tmp_path, capsys):
     assert "no figure: every run diverged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times"),
-        ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "a at 512 times"),
-        ("lines: [{label: a, clip: global, update: exact, multipliers: [1]}]", "mine.yaml, a: up"),
-    ],
-)
-def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, text, words):
-    path, out = tmp_path / "mine.yaml", tmp_path / "results"
-    path.write_text(f"title: t\nclaim: c\n{text}")
-    fine = tmp_path / "fine.yaml"
-    fine.write_text(MINE)
-    assert main(["experiment", str(fine), str(path), "--data", str(data), "--out", str(out)]) == 2
-    assert words in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
     made = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
     words = made.command(load_experiment("table2")).split()
     assert parse_fraction(words[words.index("--scale") + 1]) == 1 / 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "no experiment given"),
-        (["table2"], "--data is missing"),
-        (["table2", "--data", "nowhere"], "nowhere: no such folder"),
-        (["table2", "--data", "DATA", "--scale", "2"], "--scale is 2"),
-        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' "),
-        (["table2", "--data", "DATA", "--seeds", "0"], "--seeds is 0"),
-        (["table2", "--data", "DATA", "--lines", "x"], "table2 has no line 'x'"),
-        (["table2", "table6", "--data", "DATA", "--lines", "linear"], "table6 has no line"),
-        (["table2", "--data", "DATA", "--steps", "5000"], "too few for 5000 steps"),
-        (["sweep_r", "--data", "DATA"], "`cowclip sweep sweep_r`"),
-        (["tabel2", "--data", "DATA"], "did you mean table2"),
-        (["mine.yaml", "--data", "DATA"], "mine.yaml: no such file"),
-    ],
-)
-def test_wrong_words_on_the_command_line(data, tmp_path, capsys, monkeypatch, arguments, words):
-    monkeypatch.chdir(tmp_path)
-    given = [str(data) if a == "DATA" else a for a in arguments]
-    assert main(["experiment", *given]) == 2
-    assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_list(capsys):

@@ -245,41 +245,6 @@ def test_a_search_is_not_replaced_and_not_mixed(search, trained, folder, tmp_pat
     assert "study.db: SQLite " in refused(capsys, search("--resume"))
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--resume"], "has no study.db"),
-        (["--trials", "0"], "--trials is 0; "),
-        (["--minutes", "nan"], "--minutes is nan; "),
-        (["--validation-fraction", "0"], "--validation-fraction is 0; "),
-        (["--validation-fraction", "1e-6"], "holds out 0"),
-        (["--clip", "global"], "unknown clip 'global'; "),
-        (["--clip", "none", "--r", "1"], "--r has no effect"),
-        (["--batch-size", "5000"], "is larger than the"),
-        (["--backend", "cupy"], "cupy"),
-        (["--rule", "magic"], "unknown rule 'magic'"),
-        (["--lr-schedule", "cosine"], "--lr-schedule is 'cosine'"),
-        (["--lr-schedule", "plateau", "--lr-patience", "3"], "before its rates fall"),
-        (["--lr-schedule", "plateau", "--lr-floor", "0"], "--lr-floor is 0"),
-        (
-            ["--clip", "none", "--embedding-lr", "1", "--dense-lr", "1", "--l2", "0"],
-            "nothing is left",
-        ),
-    ],
-)
-def test_wrong_input_is_one_line_and_leaves_nothing(search, tmp_path, capsys, words, said):
-    assert said in refused(capsys, search(*words))
-    assert not (tmp_path / "tuned").exists()
-
-
-@pytest.mark.parametrize("name", ["dataset.json", "config.json", "results.csv", "trials.csv"])
-def test_a_folder_of_something_else_is_left_alone(search, tmp_path, capsys, name):
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / name).write_text("mine")
-    assert "use another --out" in refused(capsys, search("--trials", "1"))
-    assert [path.name for path in (tmp_path / "tuned").iterdir()] == [name]
-
-
 def test_without_optuna_one_line_says_what_to_install(search, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "optuna", None)
     error = refused(capsys, search("--trials", "1"))

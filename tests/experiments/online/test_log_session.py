@@ -207,25 +207,6 @@ def test_the_report_shows_the_experiments(results, tmp_path):
     assert "Monolith, Table 2" in html and "Table 3" not in html  # what was not run, of a log only
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["monolith_sync", "--data", "DATA"], "--data does not apply"),
-        (["monolith_sync", "--epochs", "3"], "--epochs does not apply"),
-        (["table2", "--data", "DATA", "--log", "LOG"], "--log does not apply"),
-        (["table2", "--data", "DATA", "--batch-size", "64"], "--batch-size does not apply"),
-        (["table2", "monolith_sync"], "table2 needs --data and monolith_sync"),
-        (["monolith_sync"], "--log is missing"),
-        (["monolith_sync", "--log", "LOG"], "--features is missing"),
-        (["monolith_sync", "--log", "LOG", "--features", "F"], "LOG: no such file"),
-    ],
-)
-def test_the_wrong_options_are_refused_in_one_line(words, message, capsys):
-    assert main(["experiment", *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
-
-
 def test_a_damaged_table_of_runs_is_refused(results, drifting_log, definitions, tmp_path, capsys):
     text = (results / "results/replays.csv").read_text()
     (tmp_path / "replays.csv").write_text(text.replace(",done,", ",dome,", 1))
