@@ -34,7 +34,7 @@ from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
-from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.tables import markdown

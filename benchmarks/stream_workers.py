@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option
-from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn

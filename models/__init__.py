@@ -9,9 +9,8 @@ from cowclip_merlin import choices
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import logits
 from cowclip_merlin.models.columns import Columns
-from cowclip_merlin.models.ctr_model import CTRModel
+from cowclip_merlin.models.ctr_model import CTRModel, attach
 from cowclip_merlin.models.growing import growing_schema, growing_table
-from cowclip_merlin.models.row_sync import attach
 
 
 class _Builders(Mapping[str, Callable[..., CTRModel]]):

@@ -13,19 +13,17 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.columns import Columns, combined
-from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, Sigmoid
+from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, RowSync, Sigmoid, SyncedLayer
 from cowclip_merlin.models.features import Features, ReadFeatures
-from cowclip_merlin.models.hidden.layers import applied, made
-from cowclip_merlin.models.hidden.precision import computing_in, current_policy
-from cowclip_merlin.models.multi_task.layers import (
+from cowclip_merlin.models.hidden.layers import applied, computing_in, current_policy, made
+from cowclip_merlin.models.multi_task import (
     Gates,
     LogitPerTarget,
     number_of_towers,
     of_both,
+    outputs_of,
 )
-from cowclip_merlin.models.multi_task.outputs import outputs_of
-from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
-from cowclip_merlin.optimizer.batch_read import ReadForm
+from cowclip_merlin.optimizer.unique_rows import ReadForm
 from cowclip_merlin.targets import means_and_spreads
 from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape, Variable
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from merlin.schema import Schema
 
     from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
-    from cowclip_merlin.optimizer.batch_read import BatchRead
+    from cowclip_merlin.optimizer.unique_rows import BatchRead
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()

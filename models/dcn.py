@@ -8,7 +8,7 @@ from cowclip_merlin.checks import check_whole
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble, tf
-from cowclip_merlin.models.multi_task.layers import side_by_side
+from cowclip_merlin.models.multi_task import side_by_side
 from cowclip_merlin.types import JsonObject, Layer, Tensor, TensorShape, Variable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models.row_sync import attach, find_cowclip
+from cowclip_merlin.models.ctr_model import attach, find_cowclip
 from cowclip_merlin.optimizer.config import (
     Config,
     described,
@@ -16,10 +16,9 @@ from cowclip_merlin.optimizer.config import (
     is_plain_adam,
     row_slots,
 )
-from cowclip_merlin.optimizer.exchange.replica import strategy_of
-from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.tables.growing_table import GrowingTable
-from cowclip_merlin.tables.shards.growing_shard import GrowingShard
+from cowclip_merlin.optimizer.exchange import strategy_of
+from cowclip_merlin.tables.growing_table import GrowingShard, GrowingTable
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.variables import create_slots, row_memory
 from cowclip_merlin.targets import Scales, check_targets, only_clicks, targets_of
 from cowclip_merlin.types import KerasOptimizer

@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parent))
 from tiers import Tiers
 from two_devices import TwoDevices
 
-from cowclip_merlin.system.versions import versions
+from cowclip_merlin.system.machine import versions
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS",

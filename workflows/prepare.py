@@ -26,16 +26,17 @@ from cowclip_merlin.addresses import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.encoding.steps import CpuSteps, GpuSteps, Staged, Steps
 from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
+from cowclip_merlin.workflows.parallel import Threads, clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.prepare_checks import (
     check_base_apart,
     check_name,
     check_target,
     log_format_like,
     refuse_unsupported,
+    with_vector_lengths,
 )
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.changed_columns import (
@@ -62,10 +63,8 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.values.whole_floats import read_as
-from cowclip_merlin.workflows.threads import Threads
+from cowclip_merlin.workflows.raw.values.value_text import read_as
 from cowclip_merlin.workflows.train_test_split import Split
-from cowclip_merlin.workflows.vector_lengths import with_vector_lengths
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows.encoding.encoder import Encoder
@@ -257,7 +256,7 @@ def _fitted_rows(
 
 def _extend(steps: Steps, base: PreparedData, rows: Staged) -> Statistics:
     """Add the values of the recipe's rows to the vocabularies of a folder; keep its scales."""
-    from cowclip_merlin.workflows.extension import extend_vocabularies
+    from cowclip_merlin.workflows.vocabulary import extend_vocabularies
 
     steps.fit(threshold=0)
     before, folder = base.path / "categories", rows.data / "categories"

@@ -1,21 +1,194 @@
-"""Read raw rows into a pandas frame, as `prepare` reads them."""
+"""Read raw rows as `prepare` reads them: in parts, or into a pandas frame."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from cowclip_merlin.addresses import Address, FilePath, expand
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
+from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
+from cowclip_merlin.workflows.raw.json_rows import read_json_rows
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.log_reader import LogReader, RawRows
+from cowclip_merlin.workflows.raw.parquet_rows import checked_batch, read_parquet_rows
+from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
+from cowclip_merlin.workflows.raw.text_lines import read_blocks
+from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_series
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+
+BLOCK_BYTES = 1 << 23
+"""Bytes of text to read at a time."""
+
+_FRAME_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRows:
+    """Some rows of the input, in its order.
+
+    Attributes:
+        table: Arrow table of the log's columns: text, numbers, and if they are read, the label as
+            int8 and the weight as float32.
+        kept: Arrow table of the columns to keep, as they are in the input.
+        positions: position of each row in the whole input, counted from 0, int64 [n].
+    """
+
+    table: pa.Table
+    kept: pa.Table
+    positions: npt.NDArray[np.int64]
+
+
+class LogReader:
+    """Reads rows in pieces as `prepare` reads them.
+
+    Args:
+        log_format: columns of the log.
+        labels: read the label, and the weight if there is one; without, rows need none of them.
+        keep: names of columns to return unchanged. Those of a text file are text.
+        max_bad_fraction: stop if the share of damaged rows exceeds this; None: at the first one.
+
+    Raises:
+        InputError: if `max_bad_fraction` is no share.
+
+    Attributes:
+        total: rows read so far, with damaged ones.
+        damaged: the damaged rows.
+        whole_floats: as of `staged_columns`, of the rows read so far.
+    """
+
+    def __init__(
+        self,
+        log_format: LogFormat,
+        *,
+        labels: bool = True,
+        keep: Sequence[str] = (),
+        max_bad_fraction: float | None = None,
+    ) -> None:
+        self._format = log_format if labels else log_format.without_label()
+        self._label, self._keep = log_format.label, list(keep)
+        self._strict = max_bad_fraction is None
+        self.damaged = Quarantine(None, max_bad_fraction=max_bad_fraction or 0.0)
+        self.total = 0
+        self.whole_floats: dict[str, str] = {}
+
+    def files(self, files: Sequence[FilePath]) -> Iterator[RawRows]:
+        """Read files: plain or compressed text, JSON lines, or parquet.
+
+        Raises:
+            InputError: if a file is missing, empty or damaged, has other columns, or too many
+                damaged rows, or if there are no rows.
+        """
+        check_input_files(files)
+        with Threads(1) as threads:
+            for file in files:
+                yield from self._pieces(self._parsed(file, threads), file)
+        self.damaged.check(files[-1], self.total, at_end=True)
+        if self.total == self.damaged.count:
+            raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+
+    def frame(self, frame: pd.DataFrame) -> Iterator[RawRows]:
+        """Read a pandas DataFrame; columns to keep are left out.
+
+        Raises:
+            InputError: if a column is missing or has values that are not allowed.
+        """
+        for name in self._format.columns:
+            if (found := list(frame.columns).count(name)) != 1:
+                what = "no column" if not found else f"{found} columns"
+                raise InputError(f"the frame has {what} {name!r}; give each column once")
+        for start in range(0, len(frame), _FRAME_ROWS):
+            batch = self._batch(frame.iloc[start : start + _FRAME_ROWS])
+            parsed = checked_batch(batch, self._format, Path("the frame"), start)
+            for bad in parsed.bad:
+                row = f"row {bad.line - 1}, counted from 0"
+                raise InputError(f"the frame: {row}: {bad.reason}; repair this row")
+            yield from self._pieces([parsed], Path("the frame"))
+
+    def _batch(self, frame: pd.DataFrame) -> pa.RecordBatch:
+        """Convert to an Arrow batch with categories as text; NaN is a missing value."""
+        import pyarrow as pa
+
+        text = set(self._format.categorical) - set(self._format.multi)
+        columns = {
+            name: (text_of_series if name in text else arrow_of_series)(frame[name], name)
+            for name in self._format.columns
+        }
+        return pa.table(columns).combine_chunks().to_batches()[0]
+
+    def _pieces(self, parts: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
+        """Count the rows of each part; check how many are damaged."""
+        for parsed in parts:
+            self._check(parsed, file)
+            kept = parsed.kept
+            if kept is None:
+                kept = parsed.table.select(self._keep)
+            yield RawRows(
+                table=staged_columns(parsed.table, self._format, self.whole_floats, coded=False),
+                kept=kept,
+                positions=parsed.positions.astype(np.int64) + self.total,
+            )
+            self.total += parsed.lines
+
+    def _check(self, parsed: ParsedRows, file: FilePath) -> None:
+        if self._strict and parsed.bad:
+            first = parsed.bad[0]
+            raise InputError(f"{first.file}:{first.line}: {first.reason}; repair this row")
+        self.damaged.add(parsed.bad)
+        self.damaged.check(file, self.total + parsed.lines)
+
+    def _parsed(self, file: FilePath, threads: Threads) -> Iterator[ParsedRows]:
+        kind = format_of(file)
+        if kind == JSON_LINES:
+            return read_json_rows(file, self._format, BLOCK_BYTES, keep=self._keep)
+        if kind == PARQUET:
+            rows = max(1, BLOCK_BYTES // (256 + 16 * sum(self._format.vectors.values())))
+            return read_parquet_rows(file, self._format, rows, keep=self._keep)
+        log_format = self._text_format(file)
+        return read_text_rows(file, log_format, BLOCK_BYTES, threads)
+
+    def _text_format(self, file: FilePath) -> LogFormat:
+        """Return the format to parse a text file: columns to keep are text, too.
+
+        Raises:
+            InputError: if a log without a header has no such column.
+        """
+        log_format = self._format.of_file(file)
+        new = [name for name in self._keep if name not in log_format.columns]
+        log_format = replace(log_format, categorical=(*log_format.categorical, *new))
+        if log_format.header:
+            return log_format
+        names = log_format.file_columns
+        if not log_format.label and _columns_of(file, log_format) == len(names) - 1:
+            # such as Criteo's test.txt
+            names = tuple(name for name in names if name != (self._label or names[0]))
+        for name in new:
+            if name not in names:
+                raise InputError(f"{file}: no column {name!r}; it has {', '.join(names)}")
+        return replace(log_format, file_columns=names)
+
+
+def _columns_of(file: FilePath, log_format: LogFormat) -> int:
+    """Return the number of columns of the first line."""
+    with closing(read_blocks(file, 1 << 16)) as blocks:
+        line, _, _ = next(blocks).text.partition(b"\n")
+        text = line.decode("utf-8", "replace").removesuffix("\r")
+        return len(log_format.cells(text))
 
 
 def read_log(

@@ -12,10 +12,10 @@ import cowclip_merlin as cc
 from contestants.job import WARM_UP_STEPS, Clock, Job
 from contestants.rows import Log
 from cowclip_merlin import compat
-from cowclip_merlin.bench.bare_mlp import make_mlp_train_function
 from cowclip_merlin.bench.random_data import CONTINUOUS, random_model
+from cowclip_merlin.bench.throughput import make_mlp_train_function
 from cowclip_merlin.loading import DeviceData, steps_per_epoch
-from cowclip_merlin.models.hidden.precision import computing_in
+from cowclip_merlin.models.hidden.layers import computing_in
 from cowclip_merlin.optimizer.inner_optimizers import warmup_schedule
 from cowclip_merlin.training.scoring.predicting import Predictor
 from cowclip_merlin.training.train_step import (

@@ -11,8 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.system.versions import versions
+from cowclip_merlin.system.machine import hardware, versions
 from cowclip_merlin.types import Json, JsonObject
 
 

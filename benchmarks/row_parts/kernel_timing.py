@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import Array, JsonObject
 
 LEAST_SECONDS, MOST_CALLS = 0.02, 20  # in one round

@@ -39,11 +39,11 @@ import numpy as np
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option
-from cowclip_merlin.system.process_memory import resident_megabytes
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
+from cowclip_merlin.tables.id_map import zeros
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.loops.memory import zeros
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
 from harness.benchmark import Benchmark
 from harness.tables import markdown

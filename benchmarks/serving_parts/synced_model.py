@@ -24,7 +24,7 @@ from cowclip_merlin.online.sync.publisher import Publisher
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import save_snapshot
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.ports import free_ports
-from cowclip_merlin.system.processes import start, wait_for, wait_or_kill
+from cowclip_merlin.system.processes import free_ports, start, wait_for, wait_or_kill
 from cowclip_merlin.types import Json, JsonObject
 
 _LONGEST_START = 180.0  # seconds

@@ -36,7 +36,7 @@ from cowclip_merlin.bench.random_data import (
     random_rows,
 )
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
-from cowclip_merlin.diagnostics.id_frequency import compute_deciles
+from cowclip_merlin.diagnostics.row_norms import compute_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale

@@ -149,7 +149,7 @@ class Epoch:
 
 
 def _model(settings: EpochSettings, vocabulary: int) -> CTRModel:
-    from cowclip_merlin.models.hidden.precision import computing_in
+    from cowclip_merlin.models.hidden.layers import computing_in
 
     with computing_in(settings.precision):
         fields = criteo_fields(vocabulary)

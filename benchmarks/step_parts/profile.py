@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import check_vocabulary_size, criteo_fields, random_rows
 from cowclip_merlin.bench.settings import BenchSettings
-from cowclip_merlin.bench.throughput import build_model_and_optimizer
+from cowclip_merlin.bench.throughput import bare_mlp_train_function, build_model_and_optimizer
 from cowclip_merlin.checks import check_at_least_one, check_positive, check_unique
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.settings import option

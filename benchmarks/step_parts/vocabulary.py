@@ -40,7 +40,7 @@ from cowclip_merlin.bench.random_data import criteo_fields
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.placement import free_memory
-from cowclip_merlin.system.process_memory import bytes_left
+from cowclip_merlin.system.machine import bytes_left
 from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios

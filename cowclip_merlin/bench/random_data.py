@@ -8,7 +8,7 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
-from cowclip_merlin.loading.id_layout import IdLayout
+from cowclip_merlin.loading.column_arrays import IdLayout
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:

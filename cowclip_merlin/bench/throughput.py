@@ -9,25 +9,94 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cowclip_merlin.bench.bare_mlp import TrainFunction, bare_mlp_train_function
-from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
+from cowclip_merlin.bench.random_data import (
+    CONTINUOUS,
+    NUM_FIELDS,
+    criteo_fields,
+    random_model,
+    random_rows,
+)
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.machine import hardware
 from cowclip_merlin.training.train_step import execution_lengths, steps_per_execution
-from cowclip_merlin.types import JsonObject, Tensor, Variable
+from cowclip_merlin.types import Array, JsonObject, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
+
+
+TrainFunction = Callable[[Tensor, int], Variable]
+"""Trains on rows, int [n], in batches of a size; returns the variable of its loss sum."""
+
+
+def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> TrainFunction:
+    """Return a train function, like that of a model, for the models' MLP on Criteo-like columns."""
+    run, loss_sum = make_mlp_train_function(
+        batch, inputs=NUM_FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
+    )
+
+    def train(rows: Array, batch: int) -> Variable:
+        run(len(rows) // batch)
+        return loss_sum
+
+    return train
+
+
+def make_mlp_train_function(
+    batch: int,
+    *,
+    inputs: int,
+    widths: Sequence[int] = (400, 400, 400),
+    lr: float = 0.001,
+    jit_compile: bool = False,
+) -> tuple[Callable[[int], None], Variable]:
+    """Return a function that trains an MLP for a number of steps, and the variable of its loss sum.
+
+    The MLP trains on constant input.
+    """
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    hidden = [tf.keras.layers.Dense(width, activation="relu") for width in widths]
+    mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
+    adam = tf.keras.optimizers.legacy.Adam(lr)
+    x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
+    y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
+    mlp.build(x.shape)
+    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph cannot create variables
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def loss_and_gradients() -> tuple[Tensor, list[Tensor]]:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
+            loss = tf.reduce_mean(losses)
+        return loss, tape.gradient(loss, mlp.trainable_variables)
+
+    def step() -> None:
+        loss, gradients = loss_and_gradients()
+        adam.apply_gradients(zip(gradients, mlp.trainable_variables))
+        loss_sum.assign_add(loss)
+
+    def counted_step(done: Tensor) -> Tensor:
+        step()
+        return done + 1
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def run(steps: Tensor) -> None:
+        tf.while_loop(lambda done: done < steps, counted_step, [0])
+
+    return run, loss_sum
 
 
 class BenchCase(NamedTuple):
@@ -53,7 +122,7 @@ def measure(settings: BenchSettings) -> JsonObject:
     """
     from tqdm import tqdm
 
-    from cowclip_merlin.system.versions import versions
+    from cowclip_merlin.system.machine import versions
 
     fields = criteo_fields(settings.vocabulary)
     rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
@@ -124,7 +193,7 @@ def build_model_and_optimizer(
         jit_compile: whether XLA compiles everything between lookups and optimizer.
         multi_values: as in `random_rows`.
     """
-    from cowclip_merlin.models.hidden.precision import computing_in
+    from cowclip_merlin.models.hidden.layers import computing_in
     from cowclip_merlin.optimizer import CowClip
 
     values = replace(scale("criteo", to=8192), warmup_epochs=0)

@@ -31,11 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure the speed and print a table."""
     check_overwrite_used(args, "--json")
-    from cowclip_merlin.bench.throughput import (
-        format_backends,
-        format_table,
-        measure,
-    )
+    from cowclip_merlin.bench.throughput import format_backends, format_table, measure
     from cowclip_merlin.system.files import check_writable, write_json
     from cowclip_merlin.training.build import choose_device
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _bins_of_served_epoch(folder: Path, config: RunConfig, bins: Bins) -> Bins:
     """Return the bins of the epoch whose weights the run serves: the best, or the last one."""
-    from cowclip_merlin.training.stopping.best_epoch import kept_scorings
+    from cowclip_merlin.training.stopping.early_stopping import kept_scorings
 
     if not bins:
         return bins

@@ -12,7 +12,7 @@ from cowclip_merlin.cli.options.common_options import (
 )
 from cowclip_merlin.settings import add_options, parse_names
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-from cowclip_merlin.workflows.raw.values.whole_floats import read_as
+from cowclip_merlin.workflows.raw.values.value_text import read_as
 
 HELP = "score raw rows, with or without labels, with a trained run"
 EXAMPLES = """examples:

@@ -203,8 +203,8 @@ def _worse(args: argparse.Namespace, rows: Sequence[Metrics]) -> str:
 
 def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     """Describe the metrics of the weights that the run keeps."""
-    from cowclip_merlin.training.several_targets.names import metric_words
-    from cowclip_merlin.training.stopping.best_epoch import epoch_words, kept_row
+    from cowclip_merlin.training.run_logs import metric_words
+    from cowclip_merlin.training.stopping.early_stopping import epoch_words, kept_row
 
     split, kept = settings.scored_split, kept_row(rows, settings)
     when = f"{rows[-1]['epoch']:.6g} epochs"

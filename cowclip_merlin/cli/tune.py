@@ -19,8 +19,8 @@ from cowclip_merlin.cli.options.model_options import (
 )
 from cowclip_merlin.recipe import MODEL, choose_search
 from cowclip_merlin.settings import add_options
+from cowclip_merlin.training.run_logs import metric_words
 from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
-from cowclip_merlin.training.several_targets.names import metric_words
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.tuning import Tuned

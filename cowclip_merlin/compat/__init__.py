@@ -9,17 +9,18 @@ True
 """
 
 from cowclip_merlin.compat.arrays import (
+    LARGEST_KEY,
+    argsort_on_device,
     numpy_memory_can_be_shared,
     part_numbers,
     ranges_of_parts,
     sums_of_parts,
 )
-from cowclip_merlin.compat.device_sort import LARGEST_KEY, argsort_on_device
-from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
     batch_normalization,
     in_xla,
+    keep_state_in_models,
     legacy_optimizer,
     release_models,
     request_keras_2,
@@ -27,8 +28,8 @@ from cowclip_merlin.compat.keras import (
     tensorflow,
     xplane,
 )
-from cowclip_merlin.compat.literal_paths import literal_path
 from cowclip_merlin.compat.merlin import (
+    gpu_count,
     merlin_models,
     merlin_schema,
     nvtabular,
@@ -36,7 +37,7 @@ from cowclip_merlin.compat.merlin import (
     quiet_merlin,
     save_by_keras,
 )
-from cowclip_merlin.compat.saved_state import keep_state_in_models
+from cowclip_merlin.compat.tensorflow_names import literal_path
 
 __all__ = [
     "LARGEST_KEY",

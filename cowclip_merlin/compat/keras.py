@@ -1,4 +1,10 @@
-"""Provide TensorFlow with Keras 2, and Keras 2's optimizers, on all supported versions."""
+"""Provide TensorFlow with Keras 2 and its optimizers, with correct lookups and saved state.
+
+Keep every occurrence of an id in the gradients of TensorFlow's lookups of sparse ids.
+`tf.nn.embedding_lookup_sparse` and `tf.nn.safe_embedding_lookup_sparse` sum the gradients of equal
+ids. Keras, feature columns and Merlin's list columns call them. CowClip counts the entries of a
+gradient, so it needs one entry for each occurrence.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,103 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, wraps
 from types import ModuleType
+from typing import Any
 
-from cowclip_merlin.compat.sparse_lookups import keep_occurrences
 from cowclip_merlin.errors import InputError, StackError
-from cowclip_merlin.types import JsonObject, KerasOptimizer, Tensor, Variable
+from cowclip_merlin.types import (
+    JsonObject,
+    KerasModel,
+    KerasOptimizer,
+    RaggedTensor,
+    SparseTensor,
+    Tensor,
+    Variable,
+)
+
+
+class _Changed:
+    """A module with other functions under some of its names."""
+
+    def __init__(self, module: ModuleType, **functions: Callable[..., Any]) -> None:
+        self.__dict__ |= {"_module": module} | functions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def keep_occurrences(tf: ModuleType) -> None:
+    """Make the lookups of sparse ids give gradients with one entry for each occurrence of an id.
+
+    They then read a row for each occurrence, as a lookup of dense ids does.
+    """
+    lookups = importlib.import_module("tensorflow.python.ops.embedding_ops")
+    modules = [lookups]
+    with suppress(ModuleNotFoundError):  # before TensorFlow 2.13, `lookups` has them, too
+        modules.append(importlib.import_module("tensorflow.python.ops.ragged.ragged_embedding_ops"))
+
+    def every_id(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids, tf.range(tf.size(ids))
+
+    for module in modules:
+        module.array_ops = _Changed(module.array_ops, unique=every_id)
+    if hasattr(lookups, "compat"):  # else TensorFlow has no operation that sums in its gradient
+        lookups.compat = _Changed(lookups.compat, forward_compatible=lambda *_: False)
+    safe = _without_fillers(tf, lookups.safe_embedding_lookup_sparse)
+    lookups.safe_embedding_lookup_sparse = tf.compat.v1.nn.safe_embedding_lookup_sparse = safe
+
+
+def _without_fillers(tf: ModuleType, lookup: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a safe lookup that reads nothing for an empty entry without a default id.
+
+    TensorFlow reads row 0 for it, and then replaces the result by zeros.
+    """
+
+    @wraps(lookup)
+    def safe_lookup(
+        embedding_weights: Variable,
+        sparse_ids: RaggedTensor | SparseTensor,
+        sparse_weights: RaggedTensor | SparseTensor | None = None,
+        combiner: str = "mean",
+        default_id: int | None = None,
+        *args: Any,
+        **more: Any,
+    ) -> Tensor:
+        if default_id is not None:
+            given = embedding_weights, sparse_ids, sparse_weights, combiner, default_id
+            return lookup(*given, *args, **more)
+        ids, weights = (_as_sparse(tf, each) for each in (sparse_ids, sparse_weights))
+        shape = ids.dense_shape
+        size = tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]])
+        flat = tf.sparse.reshape(ids, size)
+        valid = flat.values >= 0
+        if weights is not None and combiner != "sum":
+            valid &= weights.values > 0
+        entries, position = tf.unique(tf.boolean_mask(flat.indices[:, 0], valid))
+        column = tf.boolean_mask(flat.indices[:, 1], valid)
+        places = tf.stack([tf.cast(position, tf.int64), column], 1)
+
+        def without_empty(values: Tensor) -> SparseTensor:
+            values = tf.boolean_mask(values, valid)
+            return tf.SparseTensor(places, values, [tf.size(entries, tf.int64), size[1]])
+
+        kept = None if weights is None else without_empty(weights.values)
+        found = lookup(
+            embedding_weights, without_empty(flat.values), kept, combiner, None, *args, **more
+        )
+        width = tf.shape(found, tf.int64)[1:]
+        every = tf.scatter_nd(entries[:, tf.newaxis], found, tf.concat([size[:1], width], 0))
+        result = tf.reshape(every, tf.concat([shape[:-1], width], 0))
+        if shape.shape[0] is not None:
+            result.set_shape([None] * (shape.shape[0] - 1) + found.shape[1:])
+        return result
+
+    return safe_lookup
+
+
+def _as_sparse(tf: ModuleType, ids: RaggedTensor | SparseTensor) -> SparseTensor:
+    return ids.to_sparse() if isinstance(ids, tf.RaggedTensor) else ids
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -253,3 +350,56 @@ def _legacy_class(tf: ModuleType, name: str) -> type[KerasOptimizer]:
     if name.lower() not in classes:
         raise InputError(f"unknown optimizer {name!r}; choose one of {', '.join(sorted(classes))}")
     return classes[name.lower()]
+
+
+def keep_state_in_models(find: Callable[[KerasOptimizer], KerasOptimizer | None]) -> None:
+    """Make Keras save and load the state of an optimizer with its model, in all formats.
+
+    Keras does so for its newer optimizers, and for the older ones, of which this is one, only in
+    HDF5. A SavedModel has the state in its checkpoint, but Keras does not read it.
+
+    Args:
+        find: returns the optimizer in one that may wrap it, or None. It has `create_state`,
+            `save_own_variables` and `load_own_variables`.
+    """
+    keras = tensorflow().keras
+    model, base = keras.Model, keras.optimizers.legacy.Optimizer
+    home = model.__module__.rpartition(".engine")[0]  # "tf_keras.src", "keras.src" or "keras"
+    library = importlib.import_module(f"{home}.saving.saving_lib")
+    legacy = importlib.import_module(f"{home}.saving.legacy.saved_model.load")
+    is_trackable, compile_from_config = library._is_keras_trackable, model.compile_from_config
+    load = legacy.load
+
+    def find_in(found: object) -> KerasOptimizer | None:
+        return find(found) if isinstance(found, base) else None
+
+    def is_kept(found: object) -> bool:
+        return is_trackable(found) or find_in(found) is not None
+
+    @wraps(compile_from_config)
+    def compile_with_state(self: KerasModel, config: JsonObject) -> None:
+        compile_from_config(self, config)
+        if self.built and (found := find_in(self.optimizer)) is not None:
+            found.create_state(self.trainable_variables)
+
+    @wraps(load)
+    def load_with_state(path: str, *args: Any, **kwargs: Any) -> KerasModel:
+        loaded = load(path, *args, **kwargs)
+        if (found := find_in(getattr(loaded, "optimizer", None))) is not None:
+            _restore(loaded, found, path)
+        return loaded
+
+    library._is_keras_trackable = is_kept
+    model.compile_from_config = compile_with_state
+    legacy.load = load_with_state
+
+
+def _restore(model: KerasModel, optimizer: KerasOptimizer, path: str) -> None:
+    """Restore the state of an optimizer from the checkpoint in a SavedModel, if it was trained."""
+    tf = tensorflow()
+    file = os.path.join(path, "variables", "variables")
+    if not any(name.startswith("optimizer/") for name, _ in tf.train.list_variables(file)):
+        return
+    if optimizer in (model.optimizer, getattr(model.optimizer, "inner_optimizer", None)):
+        optimizer.create_state(model.trainable_variables)
+    tf.train.Checkpoint(root=model).read(file).expect_partial()

@@ -1,4 +1,4 @@
-"""Make Merlin work with all supported versions of TensorFlow and Keras."""
+"""Make Merlin work with all supported versions of TensorFlow, Keras and RAPIDS."""
 
 from __future__ import annotations
 
@@ -14,20 +14,83 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.compat.empty_lists import know_types_of_empty_lists
-from cowclip_merlin.compat.gpus import gpu_count
-from cowclip_merlin.compat.import_hooks import ImportHook, after, without_tensorflow
+from cowclip_merlin.compat.import_hooks import ImportHook, after, refused, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
-from cowclip_merlin.compat.literal_paths import literal_path
-from cowclip_merlin.compat.rapids import rapids_hooks
+from cowclip_merlin.compat.tensorflow_names import literal_path
 from cowclip_merlin.errors import StackError
 from cowclip_merlin.types import JsonObject, KerasModel, Layer
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
+    import numpy as np
+    import pandas as pd
     from dask.delayed import Delayed
     from fsspec import AbstractFileSystem
     from merlin.io.shuffle import Shuffle
+
+
+def gpu_count() -> int:
+    """Return how many GPUs NVIDIA's driver reports; 0 without a driver or its library.
+
+    >>> gpu_count() >= 0
+    True
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except Exception:  # no driver, or no library for it
+        return 0
+
+
+def know_types_of_empty_lists() -> None:
+    """Give Merlin the type of the first list's array if no list has a value.
+
+    Merlin looks at the first value. In a first partition without one it finds no type, and the fit
+    of a workflow ends with an error.
+    """
+    dispatch = importlib.import_module("merlin.core.dispatch")
+    by_value = dispatch.list_val_dtype
+
+    @wraps(by_value)
+    def by_value_or_array(column: pd.Series) -> np.dtype | None:
+        found = by_value(column)
+        if found is None and len(column) and dispatch.is_list_dtype(column):
+            return getattr(column.iloc[0], "dtype", None)
+        return found
+
+    for name in ("merlin.dag.executors", "merlin.io.dataset"):
+        importlib.import_module(name).list_val_dtype = by_value_or_array
+
+
+def rapids_hooks() -> list[MetaPathFinder]:
+    """Return the import hooks that adapt cuDF and Dask-cuDF to Merlin 23.8."""
+    return [
+        ImportHook("dask_cudf", refused),
+        ImportHook("merlin.core.compat", after(fit_cudf_to_merlin)),
+    ]
+
+
+def fit_cudf_to_merlin(core: ModuleType) -> None:
+    """Let Merlin use cuDF if it can, and hide it otherwise.
+
+    Merlin uses cuDF only through Dask-cuDF with Dask's legacy dataframes. Dask-cuDF has them up to
+    24.12. Without it, `merlin.io` fails at import if it sees cuDF. It then works on pandas.
+
+    Args:
+        core: the module `merlin.core.compat`.
+    """
+    if core.cudf is None:
+        return
+    if core.dask_cudf is None:
+        core.cudf = None
+        return
+    column = importlib.import_module("cudf.core.column")
+    if not hasattr(column, "build_categorical_column"):
+        # `merlin.io` imports the name, which cuDF 24.12 lacks. It calls it only with cuDF < 22.2.
+        column.build_categorical_column = None
+
 
 # Merlin 23.12 was written for Keras 2.12. Later versions moved these private modules here.
 _MOVED_KERAS_MODULES = (

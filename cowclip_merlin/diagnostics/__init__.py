@@ -13,14 +13,13 @@ from cowclip_merlin.diagnostics.diagnostics_csv import read_diagnostics
 from cowclip_merlin.diagnostics.row_norms import RowNorms
 
 if TYPE_CHECKING:
-    from cowclip_merlin.diagnostics.figure4 import figure_4
-    from cowclip_merlin.diagnostics.probe import gradient_norms
-    from cowclip_merlin.diagnostics.run_probe import probe_run
+    from cowclip_merlin.diagnostics.figures import figure_4
+    from cowclip_merlin.diagnostics.probe import gradient_norms, probe_run
 
 __all__ = ["RowNorms", "figure_4", "gradient_norms", "probe_run", "read_diagnostics"]
 
 # Their modules import TensorFlow or Matplotlib.
-_LAZY = {"figure_4": "figure4", "gradient_norms": "probe", "probe_run": "run_probe"}
+_LAZY = {"figure_4": "figures", "gradient_norms": "probe", "probe_run": "probe"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.diagnostics.id_frequency import DECILES, Deciles
-from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, group_means
+from cowclip_merlin.diagnostics.row_norms import DECILES, MEASURES, Deciles, RowNorms, group_means
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.records import append_rows, write_rows
 from cowclip_merlin.types import Array

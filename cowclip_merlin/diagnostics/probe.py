@@ -6,7 +6,9 @@ the next step would do, with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -16,22 +18,35 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin.batch import Batch
 from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import (
+    Data,
+    load_split_to_device,
+    open_train_columns,
+    steps_per_epoch,
+    usual_generator,
+)
 from cowclip_merlin.models import CTRModel, logits
-from cowclip_merlin.models.multi_task.losses import losses_of
-from cowclip_merlin.models.row_sync import attached, find_cowclip
+from cowclip_merlin.models.ctr_model import attached, find_cowclip
+from cowclip_merlin.models.multi_task import losses_of
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
-from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clips_whole_table, rows_to_clip
+from cowclip_merlin.optimizer.keras_update import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
+from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.targets import only_clicks
+from cowclip_merlin.training.build import build_model, build_optimizer
+from cowclip_merlin.training.run import check_sizes, set_up_tensorflow
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.types import Gradient, KerasOptimizer, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.kernels.interface import UniqueRows
-    from cowclip_merlin.loading import Data
     from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.workflows import PreparedData
 
 tf = compat.tensorflow()
+
 
 Measured: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """What `measure_rows` returns."""
@@ -204,3 +219,94 @@ def _norms(unique: UniqueRows, table: Variable, factor: Tensor, cowclip: CowClip
     w = tf.gather(table, unique.ids)
     with_l2 = unique.g + 2 * cowclip.config.l2 * w
     return tf.stack([*map(clips.row_norms, (w, unique.g, with_l2)), factor])
+
+
+def probe_run(
+    data: str | Path,
+    settings: RunSettings,
+    *,
+    step: int = 1000,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> RowNorms:
+    """Train to a step as `train` does on all train rows, and probe the next batch's rows.
+
+    Args:
+        data: folder that `prepare` wrote.
+        settings: the run's settings.
+        step: number of steps before the probe.
+        out: parquet file to write: `field`, `id`, `count` (in the training rows), `cnt` (in the
+            batch), `w_norm`, `g_norm`, one line per distinct row.
+        overwrite: replace `out` if the file exists.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: if an input is wrong, the run does not reach the step, a validation fraction
+            is set, or `out` cannot be written.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    prepared = PreparedData.load(data)
+    check_sizes(prepared, settings)
+    if settings.validation_fraction:  # rows of `prepare --validation` are no train rows
+        raise InputError("validation_fraction: a probe trains on all rows; set it to 0")
+    if out is not None:
+        check_writable(out, overwrite=overwrite)
+    steps = steps_per_epoch(prepared.rows["train"], settings.batch_size)
+    if not 0 <= step < steps * settings.epochs:
+        raise InputError(
+            f"step {step}: the run has steps 0 to {steps * settings.epochs - 1}; choose one of "
+            "them, or train for more epochs"
+        )
+    set_up_tensorflow(settings.seed, device)
+    norms = _train_to(step, prepared, settings, steps)
+    if out is not None:
+        write_rows(Path(out), norms, prepared)
+    return norms
+
+
+def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: int) -> RowNorms:
+    values = settings.hyperparameters(prepared.kind)
+    model = build_model(settings, values, prepared)
+    optimizer = build_optimizer(settings, values, prepared, steps=steps)
+    optimizer.create_state(model.trainable_variables)
+    rows = load_split_to_device(
+        open_train_columns(prepared, memory=None), batch_size=settings.batch_size
+    )
+    rows.generator = usual_generator(rows)
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
+    train_step = make_train_step(model, optimizer, rows, loss_sum)
+    with closing(_batches(rows, settings)) as batches:
+        for _ in range(step):
+            train_step(next(batches))
+        return make_probe(model, optimizer, rows)(next(batches))
+
+
+def _batches(rows: Data, settings: RunSettings) -> Iterator[PackedBatch]:
+    for epoch in range(settings.epochs):
+        with closing(rows.batches(settings.batch_size, seed=settings.seed, epoch=epoch)) as each:
+            yield from each
+
+
+def write_rows(path: Path, norms: RowNorms, data: PreparedData) -> None:
+    """Write the rows of a batch as a parquet file, in one atomic step; see `probe_run`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cowclip_merlin.workflows.prepared.counts import read_counts
+
+    counts = [read_counts(data, field)["count"].to_numpy() for field in norms.fields]
+    starts = np.cumsum([0, *map(len, counts)])
+    table = pa.table(
+        {
+            "field": pa.array(np.array(norms.fields)[norms.field]).dictionary_encode(),
+            "id": norms.id,
+            "count": np.concatenate(counts)[starts[norms.field] + norms.id],
+            "cnt": norms.cnt,
+            "w_norm": norms.w_norm,
+            "g_norm": norms.g_norm,
+        }
+    )
+    with atomic_write(path) as temporary:
+        pq.write_table(table, temporary)

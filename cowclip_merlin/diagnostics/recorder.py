@@ -12,8 +12,7 @@ from cowclip_merlin.diagnostics.diagnostics_csv import (
     probe_records,
     tensorboard_scalars,
 )
-from cowclip_merlin.diagnostics.id_frequency import Deciles, read_deciles
-from cowclip_merlin.diagnostics.row_norms import RowNorms
+from cowclip_merlin.diagnostics.row_norms import Deciles, RowNorms, read_deciles
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading.row_order import PackedBatch

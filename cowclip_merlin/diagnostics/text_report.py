@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.training.several_targets.names import target_metrics
+from cowclip_merlin.training.run_logs import target_metrics
 
 if TYPE_CHECKING:
     import pandas as pd

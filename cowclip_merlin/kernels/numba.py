@@ -18,9 +18,9 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
-from cowclip_merlin.kernels.loops import adagrad as adagrad_loops
 from cowclip_merlin.kernels.loops import group as group_loops
 from cowclip_merlin.kernels.loops import replay as replay_loops
+from cowclip_merlin.kernels.loops import rows as adagrad_loops
 from cowclip_merlin.kernels.loops import rows as row_loops
 from cowclip_merlin.types import Array
 

@@ -14,10 +14,9 @@ from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher.call import LaunchSettings, WorkerCall
 from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
-from cowclip_merlin.launcher.outcome import Outcome
-from cowclip_merlin.launcher.watch import Patience
+from cowclip_merlin.launcher.watch import Outcome, Patience
 from cowclip_merlin.system.folders import NewFiles, lock_folder
-from cowclip_merlin.workers.slurm import number_of_tasks
+from cowclip_merlin.workers.environment import number_of_tasks
 
 _PORT_TRIES = 3
 _DASK_WAIT = 60.0

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.launcher.child import Child
-from cowclip_merlin.launcher.gpus import visible_gpus
-from cowclip_merlin.launcher.local import WORKER
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.launcher.call import visible_gpus
+from cowclip_merlin.launcher.local import WORKER, Child
+from cowclip_merlin.system.processes import free_ports
 
 if TYPE_CHECKING:
     from distributed import Worker

@@ -16,10 +16,8 @@ from uuid import uuid4
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import dask_side
-from cowclip_merlin.launcher.call import WorkerCall, worker_environment
-from cowclip_merlin.launcher.gpus import one_gpu_each
-from cowclip_merlin.launcher.outcome import Ended, Outcome
-from cowclip_merlin.launcher.watch import Patience, watch
+from cowclip_merlin.launcher.call import WorkerCall, one_gpu_each, worker_environment
+from cowclip_merlin.launcher.watch import Ended, Outcome, Patience, watch
 from cowclip_merlin.system.dask_client import connect
 
 if TYPE_CHECKING:

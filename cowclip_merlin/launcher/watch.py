@@ -1,16 +1,208 @@
-"""Wait for all workers of one attempt: forward signals, and end the others after a failure."""
+"""Wait for the workers of one attempt, show the output of worker 0, and say how they ended."""
 
 from __future__ import annotations
 
+import codecs
+import re
 import signal
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cowclip_merlin.launcher.outcome import Ended, Outcome
-from cowclip_merlin.launcher.relay import Relay
-from cowclip_merlin.system.signals import signal_handler
+from cowclip_merlin.errors import ERROR, LOST_ANOTHER, WRONG_INPUT, InputError, WorkerLost
+from cowclip_merlin.launcher.call import WorkerCall
+from cowclip_merlin.system.signals import Stopped, signal_handler
+
+_STOPS = {128 + number: int(number) for number in (signal.SIGINT, signal.SIGTERM)}
+_TAKEN = re.compile(r"address (is )?already in use|could not start grpc server", re.IGNORECASE)
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of one worker.
+
+    Attributes:
+        rank: its number.
+        host: name of its machine.
+        code: exit code; negative after a signal; None if its machine or Dask worker was lost.
+        tail: the last lines that it wrote.
+    """
+
+    rank: int
+    host: str
+    code: int | None
+    tail: str = ""
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal after which it stopped in order; None if it did not."""
+        return _STOPS.get(self.code) if self.code is not None else None
+
+    @property
+    def message(self) -> str:
+        """The last line of its error.
+
+        >>> Ended(1, "node1", 2, "loading\\ncowclip: error: a.txt: no such file\\n").message
+        'a.txt: no such file'
+        """
+        lines = [line.strip() for line in self.tail.splitlines() if line.strip()]
+        errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        if errors:
+            return errors[-1]
+        after = self.traceback.splitlines()[1:]
+        raised = [line for line in after if line.strip() and not line[0].isspace()]
+        return (raised[:1] or lines[-1:] or ["no output"])[0][:300]
+
+    @property
+    def traceback(self) -> str:
+        """The last traceback that it wrote; "" if there is none."""
+        _, found, after = self.tail.rpartition(_TRACEBACK)
+        return found + after if found else ""
+
+    @property
+    def how(self) -> str:
+        """How it ended, for messages.
+
+        >>> Ended(1, "node1", -9).how
+        'killed by signal 9'
+        """
+        if self.code is None:
+            return "its Dask worker was lost"
+        if self.code < 0:
+            return f"killed by signal {-self.code}"
+        return f"exit code {self.code}: {self.message}"
+
+    @property
+    def port_was_taken(self) -> bool:
+        """Whether it failed because another program has taken its port."""
+        return self.code not in (0, None) and bool(_TAKEN.search(self.tail))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of all workers of one attempt.
+
+    Attributes:
+        ends: one for each worker, in the order in which they ended.
+        signal_number: the signal that the launcher received and sent to all; None: no signal.
+        killed: whether a second signal came, after which all were killed.
+    """
+
+    ends: Sequence[Ended]
+    signal_number: int | None = None
+    killed: bool = False
+
+    @property
+    def first_failure(self) -> Ended | None:
+        """The worker that failed first, rather than those that stopped because of it."""
+        bad = [end for end in self.ends if end.code != 0]
+        failed = [end for end in bad if end.code != LOST_ANOTHER]
+        own = [end for end in failed if end.stopped_by is None]
+        return next(iter(own or failed or bad), None)
+
+    @property
+    def port_was_taken(self) -> bool:
+        """Whether the attempt failed because of a port, and the user sent no signal."""
+        return self.signal_number is None and any(end.port_was_taken for end in self.ends)
+
+    def error(self, call: WorkerCall) -> BaseException | None:
+        """Return what to raise; None after success.
+
+        Args:
+            call: of the workers.
+        """
+        failure = self.first_failure
+        if failure is None:
+            return None
+        number = self.signal_number or failure.stopped_by
+        if self.killed or (self.signal_number and self._stopped_in_order()):
+            return stop_error(number, call)
+        if failure.code == WRONG_INPUT:
+            return self._input_error()
+        if failure.stopped_by and call.can_resume():
+            return stop_error(number, call)
+        return WorkerLost(
+            f"worker {failure.rank} of {len(self.ends)} on {failure.host} failed ({failure.how})"
+        )
+
+    def _stopped_in_order(self) -> bool:
+        """Whether every worker ended because of the signal, or because another one did."""
+        number = self.signal_number
+        expected = (0, LOST_ANOTHER, -number, 128 + number, -signal.SIGTERM)
+        return all(end.code in expected for end in self.ends)
+
+    def _input_error(self) -> InputError:
+        wrong = [end for end in self.ends if end.code == WRONG_INPUT]
+        first = min(wrong, key=lambda end: end.rank)
+        place = "" if first.rank == 0 else f"worker {first.rank} on {first.host}: "
+        return InputError(place + first.message)
+
+
+def stop_error(number: int, call: WorkerCall) -> BaseException:
+    """Return what a signal raises: `Stopped` if the run can be resumed."""
+    if call.can_resume():
+        return Stopped(number)
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+class Relay:
+    """Writes the output of one worker to this process's standard output and error.
+
+    It holds back the line of an error: the launcher raises that error itself.
+    """
+
+    def __init__(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = (decoder("replace"), decoder("replace"))
+        self._line = ""  # the last line of standard error, which has not ended
+        self._shown = 0  # how many of its characters have been written
+
+    def show(self, output: bytes, errors: bytes) -> None:
+        """Write the next bytes of standard output and of standard error."""
+        self._write("stdout", self._decoders[0].decode(output))
+        text = self._line + self._decoders[1].decode(errors)
+        *ended, self._line = _lines(text)
+        for line in ended:
+            self._end(line)
+        if not _may_be_error(self._line):
+            self._write("stderr", self._line[self._shown :])
+            self._shown = len(self._line)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._end(self._line)
+        self._line = ""
+
+    def _end(self, line: str) -> None:
+        if not line.startswith(ERROR):
+            self._write("stderr", line[self._shown :])
+        self._shown = 0
+
+    def _write(self, name: str, text: str) -> None:
+        # A closed reader, as after `| head`, must not end the training.
+        with suppress(BrokenPipeError):
+            stream = getattr(sys, name)
+            if text and stream is not None:
+                encoding = getattr(stream, "encoding", None) or "utf-8"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                stream.flush()
+
+
+def _lines(text: str) -> list[str]:
+    """Split into lines; the last one has not ended, and may be empty."""
+    lines = text.splitlines(keepends=True)
+    # After "\r" the "\n" of the same line may follow.
+    ended = text.splitlines()[-1:] != lines[-1:] and not text.endswith("\r")
+    return [*lines, ""] if ended or not lines else lines
+
+
+def _may_be_error(line: str) -> bool:
+    return line.startswith(ERROR) or ERROR.startswith(line)
+
 
 _PAUSE = 0.05
 """Seconds between two looks at the workers."""

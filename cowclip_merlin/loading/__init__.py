@@ -8,7 +8,6 @@ from cowclip_merlin.loading.class_weights import added_log_odds, class_weights_o
 from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.columns import read_columns
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.loading.holdout import train_validation_split, validation_rows
 from cowclip_merlin.loading.placement import (
     LoadedData,
     load_split_to_device,
@@ -19,7 +18,13 @@ from cowclip_merlin.loading.placement import (
     open_train_columns,
     usual_generator,
 )
-from cowclip_merlin.loading.row_order import Data, batches, steps_per_epoch
+from cowclip_merlin.loading.row_order import (
+    Data,
+    batches,
+    steps_per_epoch,
+    train_validation_split,
+    validation_rows,
+)
 from cowclip_merlin.loading.streamed_data import StreamedData
 
 __all__ = [

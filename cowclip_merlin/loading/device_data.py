@@ -11,8 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.class_weights import weighted_by_class
-from cowclip_merlin.loading.column_arrays import ColumnArrays
-from cowclip_merlin.loading.id_layout import IdLayout
+from cowclip_merlin.loading.column_arrays import ColumnArrays, IdLayout
 from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor
 

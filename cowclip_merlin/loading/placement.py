@@ -1,24 +1,84 @@
-"""Decide whether the rows of a run stay on the device or are streamed to it."""
+"""Decide whether the rows of a run stay on the device or are streamed to it; read them by cuDF."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import cudf_reader
+from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.column_arrays import ColumnArrays
+from cowclip_merlin.loading.columns import (
+    FileChunk,
+    check_columns_present,
+    check_no_nulls,
+    column_names,
+    concatenate,
+)
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.loading.holdout import train_validation_split
-from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data
+from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data, train_validation_split
 from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_bytes
 from cowclip_merlin.targets import only_clicks
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
+    import cudf
+
     from cowclip_merlin.workflows import PreparedData
+
+
+def is_available() -> bool:
+    """Return whether TensorFlow uses a GPU and cuDF is installed."""
+    gpus = compat.tensorflow().config.list_logical_devices("GPU")
+    return bool(gpus) and importlib.util.find_spec("cudf") is not None
+
+
+def read_columns_on_gpu(data: PreparedData, split: str) -> ColumnArrays:
+    """Read the columns of a split into CuPy arrays, with the checks of `read_columns`.
+
+    Raises:
+        InputError: as `read_columns`.
+    """
+    load_nvrtc()  # CuPy compiles its kernels
+    import cupy
+
+    columns = concatenate(data, split, _read_chunks(data, split), cupy)
+    finish()
+    return columns
+
+
+def finish() -> None:
+    """Wait for CuPy, and give memory that it no longer uses back to the GPU.
+
+    TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
+    """
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
+    import cudf
+    import pyarrow.parquet as pq
+
+    for file in data.files(split):
+        data.verify(file)
+        check_columns_present(file, pq.read_schema(file).names, data)
+        frame = cudf.read_parquet(file, columns=column_names(data))
+        yield FileChunk(file, len(frame), lambda name, x=frame, f=file: _values(f, x, name))
+
+
+def _values(file: Path, frame: cudf.DataFrame, name: str) -> Array:
+    check_no_nulls(file, name, frame[name].null_count)
+    return frame[name].values
+
 
 # Share of the free memory; activations, gradients and the optimizer's temporaries get the rest.
 SHARE_OF_FREE = 0.75
@@ -90,7 +150,7 @@ def open_train_columns(data: PreparedData, *, memory: int | None = None) -> Colu
         memory: bytes; None: the free memory of the GPU.
     """
     if _fits_on_gpu(data, sum(data.rows.values()), memory):
-        return cudf_reader.read_columns_on_gpu(data, "train")
+        return read_columns_on_gpu(data, "train")
     return open_columns(data, "train")
 
 
@@ -99,7 +159,7 @@ def open_train_and(
 ) -> tuple[ColumnArrays, ColumnArrays]:
     """Read the train split and another one as `open_train_columns` reads one."""
     on_gpu = _fits_on_gpu(data, sum(data.rows.values()), memory)
-    read = cudf_reader.read_columns_on_gpu if on_gpu else open_columns
+    read = read_columns_on_gpu if on_gpu else open_columns
     return read(data, "train"), read(data, split)
 
 
@@ -119,17 +179,17 @@ def open_train_and_validation(
     """
     if not _fits_on_gpu(data, 2 * data.rows["train"], memory):
         return train_validation_split(open_columns(data, "train"), fraction, how)
-    columns = cudf_reader.read_columns_on_gpu(data, "train")
+    columns = read_columns_on_gpu(data, "train")
     parts = train_validation_split(columns, fraction, how)
     del columns
-    cudf_reader.finish()
+    finish()
     return parts
 
 
 def _fits_on_gpu(data: PreparedData, rows: int, memory: int | None) -> bool:
     """Whether cuDF can read so many rows into the memory of a GPU."""
     lists = data.log_format.multi or data.log_format.vectors
-    if not cudf_reader.is_available() or lists or not only_clicks(data.targets):
+    if not is_available() or lists or not only_clicks(data.targets):
         return False
     room = free_memory() if memory is None else memory
     row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES

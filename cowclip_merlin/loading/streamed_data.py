@@ -22,7 +22,7 @@ from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, LABELS, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data, PackedBatch
 from cowclip_merlin.types import Array, Tensor
-from cowclip_merlin.workflows.threads import cpu_threads
+from cowclip_merlin.workflows.parallel import cpu_threads
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16

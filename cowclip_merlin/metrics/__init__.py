@@ -8,7 +8,6 @@ from cowclip_merlin.metrics.auc import (
     grouped_auc,
     roc_auc,
 )
-from cowclip_merlin.metrics.numbers import root_mean_squared_error
 from cowclip_merlin.metrics.probabilities import (
     ReliabilityBin,
     calibration,
@@ -16,6 +15,7 @@ from cowclip_merlin.metrics.probabilities import (
     log_loss_and_entropy,
     normalized_entropy,
     reliability,
+    root_mean_squared_error,
 )
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics.rows import checked_rows, checked_weights
+from cowclip_merlin.metrics.probabilities import checked_rows, checked_weights
 
 Weights = npt.NDArray[np.number]
 """Weights, float64, or sums of them; without weights the integer 1, or counts."""

@@ -1,5 +1,6 @@
-"""Compute how well predicted click probabilities fit the labels.
+"""Compute how well predicted click probabilities, or numbers, fit the labels; check the rows.
 
+Compute how well predicted click probabilities fit the labels.
 >>> labels, probabilities = [0, 1, 1, 0], [0.25, 0.5, 0.75, 0.25]
 >>> round(log_loss(labels, probabilities), 4), calibration(labels, probabilities)
 (0.389, 0.875)
@@ -14,7 +15,52 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics.rows import checked_rows, checked_weights
+
+
+def checked_rows(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
+    """Return labels [n] as int64 and scores [n] as floats.
+
+    Raises:
+        InputError: if shapes differ, there is no row, a label is not 0 or 1, or a score is NaN.
+    """
+    labels, scores = np.asarray(y_true).ravel(), np.asarray(y_score).ravel()
+    if labels.shape != scores.shape:
+        raise InputError(
+            f"{labels.size} labels but {scores.size} scores; give one score for each label"
+        )
+    if labels.size == 0:
+        raise InputError("no rows to score; give at least one label and score")
+    if not np.isin(labels, (0, 1)).all():
+        wrong = labels[~np.isin(labels, (0, 1))][0]
+        raise InputError(f"label {wrong} is neither 0 nor 1")
+    if not np.issubdtype(scores.dtype, np.floating):
+        scores = scores.astype(np.float64)
+    if np.isnan(scores).any():
+        raise InputError(f"score of row {int(np.isnan(scores).argmax())} is NaN")
+    return labels.astype(np.int64), scores
+
+
+def checked_weights(
+    sample_weight: npt.ArrayLike | None, rows: int
+) -> npt.NDArray[np.float64] | None:
+    """Return the weights of the rows, float64 [rows]; None if none are given.
+
+    Raises:
+        InputError: if their number is another, one is negative or not finite, or all are 0.
+    """
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, np.float64).ravel()
+    if weights.size != rows:
+        raise InputError(f"{rows} labels but {weights.size} weights; give each label a weight")
+    wrong = ~((weights >= 0) & np.isfinite(weights))
+    if wrong.any():
+        raise InputError(f"weight {weights[wrong][0]:g} is not a finite number of 0 or more")
+    if not weights.any():
+        raise InputError("all weights are 0; give at least one row a weight above 0")
+    return weights
 
 
 def log_loss(
@@ -177,3 +223,34 @@ def reliability(
     predicted, observed = (np.add.reduceat(each, first) / total for each in (ordered, ones))
     columns = sizes.tolist(), predicted.tolist(), observed.tolist()
     return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
+
+
+def root_mean_squared_error(
+    y_true: npt.ArrayLike, y_pred: npt.ArrayLike, *, sample_weight: npt.ArrayLike | None = None
+) -> float:
+    """Compute the square root of the mean squared error, with a float64 sum.
+
+    Args:
+        y_true: numbers, shape [n].
+        y_pred: predictions of them, shape [n].
+        sample_weight: weights of the rows, shape [n], at least 0; None: all are equal.
+
+    Raises:
+        InputError: if shapes differ, there is no row, a number is NaN, or a weight is negative or
+            not finite, or all are 0.
+
+    >>> root_mean_squared_error([1.0, 2.0], [1.0, 4.0], sample_weight=[3.0, 1.0])
+    1.0
+    """
+    labels, predicted = (np.asarray(x, np.float64).ravel() for x in (y_true, y_pred))
+    if labels.shape != predicted.shape:
+        raise InputError(
+            f"{labels.size} labels but {predicted.size} predictions; give one for each label"
+        )
+    if labels.size == 0:
+        raise InputError("no rows to score; give at least one label and prediction")
+    for what, numbers in (("label", labels), ("prediction", predicted)):
+        if np.isnan(numbers).any():
+            raise InputError(f"{what} of row {int(np.isnan(numbers).argmax())} is NaN")
+    weights = checked_weights(sample_weight, labels.size)
+    return float(np.sqrt(np.average(np.square(labels - predicted), weights=weights)))

@@ -14,8 +14,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.system import log_lines
-from cowclip_merlin.system.ports import cannot_listen, check_host, is_own_host
+from cowclip_merlin.system import records
+from cowclip_merlin.system.processes import cannot_listen, check_host, is_own_host
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -62,7 +62,7 @@ class MonitoringSettings(Settings):
         "names besides localhost and that of --metrics that requests may have in Host; *: any",
         metavar="A,B",
     )
-    log_format: str = option("text", "form of the lines", choices=log_lines.FORMATS)
+    log_format: str = option("text", "form of the lines", choices=records.FORMATS)
 
     def __post_init__(self) -> None:
         """Check the address."""

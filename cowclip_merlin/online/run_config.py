@@ -21,7 +21,7 @@ from cowclip_merlin.online.events.features import (
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Json, JsonObject
 

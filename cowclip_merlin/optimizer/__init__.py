@@ -3,7 +3,7 @@
 from cowclip_merlin import compat
 from cowclip_merlin.optimizer.cowclip import CowClip
 from cowclip_merlin.optimizer.inner_optimizers import optimizers_in
-from cowclip_merlin.optimizer.keras_updates.rowwise_adagrad import RowWiseAdagrad
+from cowclip_merlin.optimizer.row_optimizers import RowWiseAdagrad
 from cowclip_merlin.types import KerasOptimizer
 
 __all__ = ["CowClip", "RowWiseAdagrad"]

@@ -10,8 +10,7 @@ from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.keras_updates.rowwise_adagrad import RowWiseAdagrad
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam, VaryingAdam
+from cowclip_merlin.optimizer.row_optimizers import LazyAdam, RowWiseAdagrad, VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.types import JsonObject, KerasOptimizer
 

@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
-from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.exchange.replica import sum_gradients
-from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
+from cowclip_merlin.optimizer.exchange import exchange_gradients, sum_gradients
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, optimizers_of
-from cowclip_merlin.optimizer.keras_updates.keras_update import KerasUpdate
-from cowclip_merlin.optimizer.lazy_adam import Moments
+from cowclip_merlin.optimizer.keras_update import KerasUpdate
+from cowclip_merlin.optimizer.row_optimizers import Moments
 from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
-from cowclip_merlin.optimizer.update import Update
+from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
+from cowclip_merlin.optimizer.update import ClipStatistics, Update
 from cowclip_merlin.optimizer.wrapping_optimizer import WrappingOptimizer
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import JsonObject, KerasOptimizer, Operation, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.patterns import Pattern
+    from cowclip_merlin.optimizer.embedding_variables import Pattern
     from cowclip_merlin.scaling import Hyperparameters
 
 tf = compat.tensorflow()

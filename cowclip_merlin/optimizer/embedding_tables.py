@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
-from cowclip_merlin.optimizer.exchange.replica import with_shape
-from cowclip_merlin.optimizer.patterns import Pattern, Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.embedding_variables import Pattern, Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.exchange import with_shape
 from cowclip_merlin.optimizer.unique_rows import counts_of
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import JsonObject, Pair, Variable, VariableRef

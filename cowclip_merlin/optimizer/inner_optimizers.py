@@ -11,8 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.decoupled import dense_optimizer
-from cowclip_merlin.optimizer.keras_updates.rowwise_adagrad import RowWiseAdagrad
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
+from cowclip_merlin.optimizer.row_optimizers import LazyAdam, Moments, RowWiseAdagrad
 from cowclip_merlin.types import (
     DType,
     JsonObject,

@@ -4,9 +4,13 @@
 value, its line in the docstring of the class, and its option on the command line.
 """
 
-from cowclip_merlin.settings.fields import Option, Settings, device_option, option, options_of
-from cowclip_merlin.settings.options import (
+from cowclip_merlin.settings.fields import (
+    Option,
+    Settings,
     add_options,
+    device_option,
+    option,
+    options_of,
     parse_integers,
     parse_names,
     settings_from,

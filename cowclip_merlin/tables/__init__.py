@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.tables.layout import TableLayout
+from cowclip_merlin.tables.layout import FieldRules, TableLayout
 
 if TYPE_CHECKING:
     from cowclip_merlin.tables.growing_table import GrowingTable

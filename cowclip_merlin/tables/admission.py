@@ -16,9 +16,8 @@ from cowclip_merlin import choices
 from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.tables.field_rules import MOST_ADMIT
-from cowclip_merlin.tables.loops.hashing import seeded_hash, uniform
-from cowclip_merlin.tables.loops.memory import zeros
+from cowclip_merlin.tables.id_map import seeded_hash, uniform, zeros
+from cowclip_merlin.tables.layout import MOST_ADMIT
 from cowclip_merlin.types import Array
 
 EVENTS, REFUSED = 0, 1

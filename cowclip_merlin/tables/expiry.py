@@ -11,14 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.loops.prefetch import AHEAD
-from cowclip_merlin.tables.field_rules import LATEST, FieldRules
-from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, RowOwners, give_back
-from cowclip_merlin.tables.loops import batch_loops
-from cowclip_merlin.tables.loops.hashing import hash_id
-from cowclip_merlin.tables.loops.index_cells import prefetch_cell
-from cowclip_merlin.tables.loops.memory import zeros
+from cowclip_merlin.kernels.compiled import AHEAD, compiled
+from cowclip_merlin.tables import batch_loops
+from cowclip_merlin.tables.id_map import (
+    NO_FIELD,
+    IdMap,
+    RowOwners,
+    give_back,
+    hash_id,
+    prefetch_cell,
+    zeros,
+)
+from cowclip_merlin.tables.layout import LATEST, FieldRules
 from cowclip_merlin.types import Array
 
 SAMPLE = 1 << 16

@@ -1,24 +1,188 @@
-"""Which row an id has: an exact map of (field, 64-bit id) to a row of the embedding table."""
+"""Which row an id has: an exact map of (field, 64-bit id) to a row of the embedding table.
+
+The 64-bit hash functions of growing tables: splitmix64 (Steele, Lea and Flood, 2014).
+They depend on their arguments only, so two machines and a replay get the same numbers.
+
+An open-addressing hash table of (field, 64-bit id) -> 31-bit number, as compiled loops.
+Linear probing; deletion shifts later cells back, so there are no tombstones. A cell is one line
+of `cells`, int64 [size, 2] with `size` a power of two: the id, and (field + 1) * 2^32 + number.
+Where the second is 0 the cell is empty. Pairs are compared in full, so none ever collide.
+
+Monolith uses a cuckoo map; linear probing reads one cache line for most ids instead of two.
+"""
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.tables.loops import index_cells
-from cowclip_merlin.tables.loops.hashing import hash_id
-from cowclip_merlin.tables.loops.index_cells import (
-    find_cell,
-    number_in,
-    remove_cell,
-    too_full,
-    write_cell,
-)
-from cowclip_merlin.tables.loops.memory import zeros
-from cowclip_merlin.types import Array
+from cowclip_merlin.kernels.compiled import AHEAD, compiled, prefetch
+from cowclip_merlin.types import Array, DType
+
+_LARGE = 4 << 20  # bytes; below that an array fits the caches
+
+
+def zeros(shape: int | tuple[int, ...], dtype: DType) -> Array:
+    """Zeros, which take memory when they are written, in pages of 2 MB where Linux has them.
+
+    With pages of 4 kB the processor would look up the address of almost every access.
+
+    >>> zeros((2, 3), np.int32).tolist()
+    [[0, 0, 0], [0, 0, 0]]
+    """
+    size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
+    if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(shape, dtype)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel without large pages, or no memory, which NumPy says better
+        return np.zeros(shape, dtype)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The step of splitmix64: 2^64 over the golden ratio."""
+
+
+@compiled
+def mix(x: np.uint64) -> np.uint64:
+    """The output function of splitmix64: one to one on 64-bit numbers.
+
+    >>> int(mix(GOLDEN))  # the first number of the generator with seed 0
+    16294208416658607535
+    """
+    x = np.uint64(x)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def hash_id(field: int, id_: int) -> np.uint64:
+    """The place of (field, id) in a hash table, uint64.
+
+    Two pairs may have the same hash, so callers must compare the pairs.
+    """
+    return mix(np.uint64(id_) + np.uint64(field + 1) * GOLDEN)
+
+
+@compiled
+def seeded_hash(seed: int | np.uint64, field: int, number: int) -> np.uint64:
+    """Where the stream of random numbers of (seed, field, number) starts, uint64.
+
+    Mixed twice, so that pairs of field and number that are related get unrelated streams.
+    """
+    return mix(mix(np.uint64(seed) + np.uint64(field + 1) * GOLDEN) ^ np.uint64(number))
+
+
+@compiled
+def uniform(bits: np.uint64) -> np.float64:
+    """A number in (0, 1] of 64 random bits, float64."""
+    return (np.float64(bits >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+
+
+ABSENT = -1
+_NUMBER = np.int64(0xFFFFFFFF)
+
+
+def empty_cells(size: int) -> npt.NDArray[np.int64]:
+    """Cells without ids, at least `size` of them; Linux gives memory when they are written."""
+    return zeros((1 << max(size - 1, 1).bit_length(), 2), np.int64)
+
+
+def cells_for(ids: int) -> int:
+    """Cells that hold this many ids without growing."""
+    return ids * 8 // 5 + 2
+
+
+@compiled
+def too_full(cells: Array, ids: int) -> bool:
+    """Whether one more id would fill more than 5 of 8 cells."""
+    return 8 * (ids + 1) > 5 * len(cells)
+
+
+@compiled
+def find_cell(cells: Array, start: np.uint64, field: int, id_: int) -> int:
+    """The cell of (field, id), or the empty cell where the search ended.
+
+    Args:
+        cells: the hash table, with at least one empty cell.
+        start: `hash_id(field, id)`.
+        field: its index.
+        id_: int64.
+    """
+    mask = np.uint64(len(cells) - 1)
+    cell = np.uint64(start) & mask
+    while cells[cell, 1] != 0:
+        if cells[cell, 0] == id_ and (cells[cell, 1] >> 32) == field + 1:
+            break
+        cell = (cell + np.uint64(1)) & mask
+    return np.int64(cell)
+
+
+@compiled
+def number_in(cells: Array, cell: int) -> int:
+    """The number in a cell; ABSENT if it is empty."""
+    value = cells[np.uint64(cell), 1]
+    return value & _NUMBER if value != 0 else np.int64(ABSENT)
+
+
+@compiled
+def write_cell(cells: Array, cell: int, field: int, id_: int, number: int) -> None:
+    """Put an id and its number into a cell that `find_cell` found."""
+    cells[np.uint64(cell), 0] = id_
+    cells[np.uint64(cell), 1] = ((np.int64(field) + 1) << 32) | np.int64(number)
+
+
+@compiled
+def remove_cell(cells: Array, cell: int) -> None:
+    """Empty a cell, and shift back the cells after it that would no longer be found."""
+    mask = np.uint64(len(cells) - 1)
+    hole, one = np.uint64(cell), np.uint64(1)
+    next_ = (hole + one) & mask
+    while cells[next_, 1] != 0:
+        start = hash_id((cells[next_, 1] >> 32) - 1, cells[next_, 0]) & mask
+        # It may move into the hole unless its search starts after the hole.
+        if ((next_ - start) & mask) >= ((next_ - hole) & mask):
+            cells[hole, 0] = cells[next_, 0]
+            cells[hole, 1] = cells[next_, 1]
+            hole = next_
+        next_ = (next_ + one) & mask
+    cells[hole, 1] = 0
+
+
+@compiled
+def prefetch_cell(cells: Array, start: np.uint64) -> None:
+    """Ask for the memory where a search that starts at this hash begins."""
+    prefetch(cells, np.int64(np.uint64(2) * (np.uint64(start) & np.uint64(len(cells) - 1))))
+
+
+def doubled(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The same ids in twice as many cells."""
+    wider = empty_cells(2 * len(cells))
+    _copy(cells, wider)
+    return wider
+
+
+@compiled
+def _copy(cells: Array, wider: Array) -> None:
+    mask, one = np.uint64(len(wider) - 1), np.uint64(1)
+    for old in range(len(cells)):
+        ahead = min(old + 2 * AHEAD, len(cells) - 1)  # about half of the cells are empty
+        prefetch_cell(wider, hash_id((cells[ahead, 1] >> 32) - 1, cells[ahead, 0]))
+        if cells[old, 1] != 0:
+            cell = hash_id((cells[old, 1] >> 32) - 1, cells[old, 0]) & mask
+            while wider[cell, 1] != 0:
+                cell = (cell + one) & mask
+            wider[cell, 0] = cells[old, 0]
+            wider[cell, 1] = cells[old, 1]
+
 
 NO_FIELD = 0xFFFF
 """The field of a row that no id has."""
@@ -135,7 +299,7 @@ class IdMap:
                 f"{num_fields} fields and below 2^31"
             )
         self.num_fields, self.capacity = num_fields, capacity
-        self.cells = index_cells.empty_cells(cells)
+        self.cells = empty_cells(cells)
         # Take the memory now: the first batch would wait for all of it, since ids go everywhere.
         self.cells.fill(0)
         self.owners = RowOwners(
@@ -204,7 +368,7 @@ class IdMap:
     def grow_index(self, ids: int) -> None:
         """Make space for so many ids in the hash table, which may double it."""
         while too_full(self.cells, ids - 1):
-            self.cells = index_cells.doubled(self.cells)
+            self.cells = doubled(self.cells)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, as views; the hash table is made again from it."""
@@ -232,7 +396,7 @@ class IdMap:
         self.owners.free[:free] = state["free"]
         self.owners.sizes[:] = high_water, free
         self.owners.per_field[:] = 0
-        self.cells = index_cells.empty_cells(len(self.cells))
+        self.cells = empty_cells(len(self.cells))
         self.grow_index(high_water - self.num_fields - free)
         _index(self.cells, self.owners, self.num_fields, high_water)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.tables.loops.hashing import GOLDEN, mix, seeded_hash, uniform
+from cowclip_merlin.tables.id_map import GOLDEN, mix, seeded_hash, uniform
 from cowclip_merlin.types import Array
 
 ABSENT_SEED = 0x5851F42D4C957F2D

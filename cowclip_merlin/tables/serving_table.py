@@ -8,10 +8,10 @@ import numpy as np
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.changes import Changes
+from cowclip_merlin.tables import batch_loops
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.tables.layout import ColumnFields, IdsOrArray
-from cowclip_merlin.tables.loops import batch_loops
+from cowclip_merlin.tables.table_state import Changes
 from cowclip_merlin.types import Array
 
 

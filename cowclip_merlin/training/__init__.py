@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.scoring.score_files import ScoreSummary, score_files
-from cowclip_merlin.training.scoring.scorer import Scorer
+from cowclip_merlin.training.scoring.scorer import Scorer, ScoreSummary, score_files
 from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
 
 if TYPE_CHECKING:

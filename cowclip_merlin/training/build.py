@@ -11,9 +11,9 @@ from cowclip_merlin import compat, workers
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
-from cowclip_merlin.system.process_memory import bytes_left
+from cowclip_merlin.system.machine import bytes_left
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workers.partition import shard_rows
+from cowclip_merlin.workers.group import shard_rows
 
 if TYPE_CHECKING:
     from merlin.schema import Schema
@@ -177,7 +177,7 @@ def build_model_of(
         **more: other settings of `models.Architecture`: of the tables, and of several targets.
     """
     from cowclip_merlin import models
-    from cowclip_merlin.models.hidden.precision import computing_in
+    from cowclip_merlin.models.hidden.layers import computing_in
 
     with computing_in(settings.precision):
         model = models.MODELS[settings.model](
@@ -246,7 +246,7 @@ def build_optimizer_of(
     """
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.optimizer.inner_optimizers import optimizer_of, warmup_schedule
-    from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
+    from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 
     rates = [values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)]
     if falling is not None:

@@ -41,22 +41,26 @@ from cowclip_merlin.training.build import (
 )
 from cowclip_merlin.training.evaluation import check_targets_scored
 from cowclip_merlin.training.run_config import CONFIG, RunConfig
-from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
+from cowclip_merlin.training.run_folder import (
+    check_resume,
+    check_run_folder,
+    facts_of,
+    run_folder,
+    run_log,
+)
+from cowclip_merlin.training.run_logs import AfterEpoch, NoRecorder, RecorderFactory, ignore_epoch
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
-from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
 from cowclip_merlin.training.starting.going_on import comparison
 from cowclip_merlin.training.starting.warm_start import WarmStart
-from cowclip_merlin.training.step_recorder import (
-    AfterEpoch,
-    NoRecorder,
-    RecorderFactory,
-    ignore_epoch,
-)
 from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.training.trainer import Trainer
-from cowclip_merlin.workers.agreement import check_alike, raising_together, wait_for_all
+from cowclip_merlin.workers.agreement import (
+    check_alike,
+    naming_lost_workers,
+    raising_together,
+    wait_for_all,
+)
 from cowclip_merlin.workers.environment import cluster_of
-from cowclip_merlin.workers.failures import naming_lost_workers
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics

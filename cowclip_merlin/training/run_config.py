@@ -13,7 +13,7 @@ from cowclip_merlin.loading.row_order import NUMPY, ORDERS
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.system.versions import versions
+from cowclip_merlin.system.machine import versions
 from cowclip_merlin.training.run_settings import ADAGRADS, BETAS, RunSettings
 from cowclip_merlin.types import JsonObject
 

@@ -1,9 +1,10 @@
-"""Check, lock and clean up the folder of a training run."""
+"""Check, lock and clean up the folder of a training run, also of several workers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from cowclip_merlin import workers
@@ -21,8 +22,50 @@ from cowclip_merlin.system.folders import (
 )
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import CONFIG, RunConfig
-from cowclip_merlin.training.several_workers.run_checks import check_shared
+from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.training.run_settings import RunOptions
+from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workers import Workers, current
 from cowclip_merlin.workers.agreement import raising_together
+
+
+def check_shared(out: Path, group: Workers) -> None:
+    """Check that this worker sees the run folder that worker 0 has made.
+
+    Raises:
+        InputError: if it does not.
+    """
+    if not out.is_dir():
+        raise InputError(
+            f"{out}: worker 0 ({group.addresses[0]}) has made this folder, but {group} does not "
+            "see it; use a folder that all machines share"
+        )
+
+
+def facts_of(config: RunConfig, options: RunOptions) -> JsonObject:
+    """Return what all workers need to have alike, as plain values."""
+    facts = config.as_dict()
+    settings = facts["settings"]
+    versions = {name: x for name, x in facts["versions"].items() if name != "platform"}
+    return {
+        "the data": config.fingerprint,
+        **{f"setting {name}": value for name, value in settings.items()},
+        **{f"version of {name}": value for name, value in versions.items()},
+        "`checkpoint_every`": options.checkpoint_every,
+        "`resume`": options.resume,
+        "`from`": options.warm_start,
+    }
+
+
+def run_log(out: Path) -> AbstractContextManager[logging.Logger]:
+    """Open the run's log; of several workers, only worker 0 writes to the console."""
+    group = current()
+    if group is None or group.is_first:
+        return run_logger(out / "train.log")
+    folder = out / "workers"
+    folder.mkdir(exist_ok=True)
+    return run_logger(folder / f"{group.rank}.log", console=False)
+
 
 RUN_FILES = ("train.log", "metrics.csv", "diagnostics.csv", "checkpoints", "events", "workers")
 """Files and folders that a run writes beside `config.json`."""

@@ -1,11 +1,15 @@
-"""Compile training steps as TensorFlow graphs."""
+"""Compile training steps as TensorFlow graphs, and stop at NaN or infinity."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.errors import Diverged
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.types import Function, Gradient, Tensor, Variable
 
@@ -17,6 +21,52 @@ if TYPE_CHECKING:
     from cowclip_merlin.models.base import ClickModel
     from cowclip_merlin.models.features import Features, ReadFeatures
     from cowclip_merlin.optimizer import CowClip
+
+
+@contextmanager
+def raising_diverged() -> Iterator[None]:
+    """Raise the optimizer's error about a non-finite gradient as `Diverged`.
+
+    On a GPU, a later step or the optimizer's `flush` may raise the error.
+
+    Raises:
+        Diverged: if a gradient is not finite.
+    """
+    try:
+        yield
+    except compat.tensorflow().errors.OpError as error:
+        reason = re.search(r"the gradient of .* is not finite", str(error))
+        if reason is None:
+            raise
+        raise _diverged(reason[0]) from error
+
+
+def check_loss(loss: float, epoch: int) -> None:
+    """Check the sum of the losses of an epoch; epochs count from 1.
+
+    Raises:
+        Diverged: if the sum is not finite.
+    """
+    if not math.isfinite(loss):
+        raise _diverged(f"the loss is {loss} in epoch {epoch}")
+
+
+def check_predictions(nan_rows: int, epoch: int) -> None:
+    """Check the predictions after an epoch: its losses do not show the effect of its last step.
+
+    Args:
+        nan_rows: how many predictions are NaN.
+        epoch: number of the epoch, from 1.
+
+    Raises:
+        Diverged: if there are any.
+    """
+    if nan_rows:
+        raise _diverged(f"probabilities are NaN after epoch {epoch}")
+
+
+def _diverged(what: str) -> Diverged:
+    return Diverged(f"training diverged: {what}; use smaller learning rates or a smaller batch")
 
 
 def make_train_step(
@@ -78,7 +128,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     With the model's `jit_compile`, XLA compiles it as a whole. The lookups and the gradients of the
     tables stay outside, because XLA has no operation that counts ids.
     """
-    from cowclip_merlin.models.multi_task import losses as targets_losses
+    from cowclip_merlin.models import multi_task as targets_losses
 
     tf, group, block = compat.tensorflow(), workers.current(), model.blocks[0]
     targets = block.columns.targets

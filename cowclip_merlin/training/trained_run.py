@@ -17,12 +17,12 @@ from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
+from cowclip_merlin.training.evaluation import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.scoring import predicting
-from cowclip_merlin.training.scoring.table_file import check_table_file
-from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
-from cowclip_merlin.training.stopping.best_epoch import warning_of_run, weights_folder
+from cowclip_merlin.training.scoring.predicting import check_table_file
+from cowclip_merlin.training.stopping.early_stopping import warning_of_run, weights_folder
 from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorSpec
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def export_run(
     with atomic_folder(out) as temporary:
         model = load_run(run, data, device=device)
         from cowclip_merlin.compat.tensorflow_names import safe_names
-        from cowclip_merlin.models.multi_task.outputs import output_names
+        from cowclip_merlin.models.multi_task import output_names
 
         columns = model.blocks[0].columns
         names = safe_names([*columns.fields, *columns.continuous])
@@ -324,7 +324,7 @@ def _ends_with(ends: Tensor, values: Tensor, name: str) -> Operation:
 
 def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of the signature, each [b]."""
-    from cowclip_merlin.models.multi_task.outputs import output_names, values_by_label
+    from cowclip_merlin.models.multi_task import output_names, values_by_label
 
     values, names = values_by_label(model, columns), output_names(model.blocks[0].columns.targets)
     return {names[label]: value for label, value in values.items()}

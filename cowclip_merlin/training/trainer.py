@@ -27,33 +27,41 @@ from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.divergence import check_loss, check_predictions, raising_diverged
+from cowclip_merlin.training.evaluation import evaluate_targets, first_target
+from cowclip_merlin.training.run_logs import (
+    AfterEpoch,
+    NoRecorder,
+    StepRecorder,
+    ignore_epoch,
+    metric_words,
+    metrics_of,
+)
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
-from cowclip_merlin.training.several_targets.evaluating import evaluate_targets, first_target
-from cowclip_merlin.training.several_targets.names import metric_words, metrics_of
-from cowclip_merlin.training.several_workers.worker_state import (
-    average_statistics,
-    check_same_state,
-    gather_loss,
-    largest_signal,
-    logging_traffic,
-)
-from cowclip_merlin.training.starting.new_embeddings import reset_embeddings
-from cowclip_merlin.training.step_recorder import AfterEpoch, NoRecorder, StepRecorder, ignore_epoch
-from cowclip_merlin.training.stopping.best_epoch import (
+from cowclip_merlin.training.starting.warm_start import reset_embeddings
+from cowclip_merlin.training.stopping.early_stopping import (
+    EarlyStopping,
     end_message,
     kept_row,
     score_of,
     worse_than_constant,
 )
-from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.stopping.falling_rates import FallingRates
 from cowclip_merlin.training.train_step import (
+    check_loss,
+    check_predictions,
     execution_lengths,
     make_train_function,
     make_train_step,
+    raising_diverged,
     steps_per_execution,
+)
+from cowclip_merlin.training.worker_state import (
+    average_statistics,
+    check_same_state,
+    gather_loss,
+    largest_signal,
+    logging_traffic,
 )
 from cowclip_merlin.workers.agreement import numbers_of_all
 

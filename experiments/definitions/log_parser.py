@@ -21,7 +21,7 @@ from cowclip_merlin.experiments.definitions.log_experiment import (
     ReplayLine,
 )
 from cowclip_merlin.online.events.durations import parse_duration
-from cowclip_merlin.tables.field_rules import MOST_ADMIT
+from cowclip_merlin.tables.layout import MOST_ADMIT
 from cowclip_merlin.types import Json
 
 

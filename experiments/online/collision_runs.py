@@ -23,7 +23,7 @@ from cowclip_merlin.experiments.results.csv_table import append_rows, read_rows
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.folders import COLLISIONS_CSV
-from cowclip_merlin.system.versions import versions
+from cowclip_merlin.system.machine import versions
 from cowclip_merlin.tables import FieldRules
 
 

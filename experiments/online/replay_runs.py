@@ -23,8 +23,8 @@ from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import REPLAYS_CSV
-from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.system.machine import hardware
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.types import Json, JsonObject
 
 _COUNTS = ("refused", "expired", "evicted")

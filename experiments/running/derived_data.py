@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.planning.planned_run import SAMPLE_SEED, DataVariant
-from cowclip_merlin.loading.column_checks import check_columns_present, check_ids_in_vocabulary
+from cowclip_merlin.loading.columns import check_columns_present, check_ids_in_vocabulary
 from cowclip_merlin.system.files import (
     clear_leftovers,
     reading_parquet,
@@ -29,8 +29,7 @@ from cowclip_merlin.system.files import (
 from cowclip_merlin.types import ArrowColumn, JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.prepared.folder import SPLITS, VALIDATION, checksums
-from cowclip_merlin.workflows.prepared.schema_file import write_schema
+from cowclip_merlin.workflows.prepared.folder import SPLITS, VALIDATION, checksums, write_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,10 @@ from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.loading import validation_rows
 from cowclip_merlin.scaling import Hyperparameters
-from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.system.versions import PACKAGES, versions
+from cowclip_merlin.system.machine import PACKAGES, hardware, versions
 from cowclip_merlin.training import run_logs
+from cowclip_merlin.training.run_logs import target_metrics
 from cowclip_merlin.training.run_settings import BETAS, RunSettings
-from cowclip_merlin.training.several_targets.names import target_metrics
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PreparedData
 

@@ -15,10 +15,9 @@ from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.experiments.tuning.study import optuna, trial_folder
 from cowclip_merlin.training.run import run_training
+from cowclip_merlin.training.run_logs import is_metric_column
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
-from cowclip_merlin.training.several_targets.names import is_metric_column
-from cowclip_merlin.training.stopping.best_epoch import best_row
-from cowclip_merlin.training.stopping.plateau import scorings_without_better
+from cowclip_merlin.training.stopping.early_stopping import best_row, scorings_without_better
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial

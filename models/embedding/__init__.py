@@ -1,9 +1,11 @@
 """Embedding tables: one variable for all fields or for each, shards, or one that grows."""
 
-from cowclip_merlin.models.embedding.fused import FusedEmbedding, PerFieldEmbedding
-from cowclip_merlin.models.embedding.growing import GrowingEmbedding
-from cowclip_merlin.models.embedding.partly_frozen import PartlyFrozenEmbedding
-from cowclip_merlin.models.embedding.requested import look_up_requests
+from cowclip_merlin.models.embedding.fused import (
+    FusedEmbedding,
+    PartlyFrozenEmbedding,
+    PerFieldEmbedding,
+)
+from cowclip_merlin.models.embedding.growing import GrowingEmbedding, look_up_requests
 from cowclip_merlin.models.embedding.sharded import ShardedEmbedding, look_up_shards
 
 __all__ = [

@@ -11,7 +11,7 @@ from cowclip_merlin.models.embedding.fused import FusedEmbedding
 from cowclip_merlin.optimizer.unique_rows import counted_lookup
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import DType, Tensor, TensorShape, Variable
-from cowclip_merlin.workers.partition import shard_rows
+from cowclip_merlin.workers.group import shard_rows
 from cowclip_merlin.workers.shards import answer, request
 
 tf = compat.tensorflow()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 BUCKET = "logs"
 

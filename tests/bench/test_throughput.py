@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.bench.throughput import (
     BARE_MLP,
     BenchCase,
     _result,
     _rows_per_second,
+    bare_mlp_train_function,
 )
 from cowclip_merlin.cli import main
-from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.machine import hardware
 
 
 @pytest.mark.runs

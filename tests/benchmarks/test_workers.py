@@ -12,7 +12,7 @@ from cowclip_merlin.bench.random_data import criteo_fields, random_model
 from cowclip_merlin.cli import build_parser
 from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
-from cowclip_merlin.training.several_workers.worker_state import logging_traffic
+from cowclip_merlin.training.worker_state import logging_traffic
 from cowclip_merlin.workers import Workers
 
 DIM = 3

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cowclip_merlin.system import hardware
+from cowclip_merlin.system import machine
 
 PLAIN = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -93,7 +93,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as work:
             found |= record(section, Path(work))
     if write:
-        found["processor"] = hardware.processor()["processor"]
+        found["processor"] = machine.processor()["processor"]
         GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(f"wrote {GOLDEN}: {len(found)} values")
         return 0
@@ -110,7 +110,7 @@ def differences(found: dict[str, Value], section: str = "") -> list[str]:
         section: that one.
     """
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    same_bits = golden.pop("processor") == hardware.processor()["processor"]
+    same_bits = golden.pop("processor") == machine.processor()["processor"]
     known = {name: x for name, x in golden.items() if name.startswith(section)}
     return [
         f"{name}: was {known.get(name)}, is {found.get(name)}"

@@ -52,12 +52,12 @@ class Fake:
 
 def loader(folder):
     """Stands for `engine.load_kernels`; libraries are in a folder."""
-    from cowclip_merlin.models.hidden import engine
+    from cowclip_merlin.models.hidden import fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def load(device):
-        library = compile_source(engine.PROGRAM, gpu_ops.program_options(1, False), folder)
-        found = [getattr(library, f"launch_{name}") for name in engine.FUNCTIONS]
+        library = compile_source(fused.PROGRAM, gpu_ops.program_options(1, False), folder)
+        found = [getattr(library, f"launch_{name}") for name in fused.FUNCTIONS]
         addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
         return gpu_ops.Loaded(addresses, blocks=3, host=True)
 
@@ -67,13 +67,13 @@ def loader(folder):
 @contextlib.contextmanager
 def installed(monkeypatch, folder):
     """Variables seem to be on GPU 0, whose kernels are emulated and whose cuBLASLt is the fake."""
-    from cowclip_merlin.models.hidden import engine
+    from cowclip_merlin.models.hidden import fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
-    fake, caches = Fake(folder), (engine.engine_for, engine._engine)
-    monkeypatch.setattr(engine, "load_kernels", loader(folder))
-    monkeypatch.setattr(engine, "cublas_file", lambda: str(fake.file))
-    monkeypatch.setattr(engine, "gpu_of", lambda variable: 0)
+    fake, caches = Fake(folder), (fused.engine_for, fused._engine)
+    monkeypatch.setattr(fused, "load_kernels", loader(folder))
+    monkeypatch.setattr(fused, "cublas_file", lambda: str(fake.file))
+    monkeypatch.setattr(fused, "gpu_of", lambda variable: 0)
     monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
     for cache in caches:
         cache.cache_clear()

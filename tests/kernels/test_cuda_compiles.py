@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
-from cowclip_merlin.kernels.cuda.dense import DENSE_SOURCE
 from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
-from cowclip_merlin.kernels.cuda.read import READ_SOURCE
-from cowclip_merlin.kernels.cuda.replay import REPLAY_SOURCE
+from cowclip_merlin.kernels.cuda.replay import READ_SOURCE, REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
-from cowclip_merlin.kernels.cuda.step import STEP_SOURCE
+from cowclip_merlin.kernels.cuda.step import DENSE_SOURCE, STEP_SOURCE
 
 
 def find_nvcc():

@@ -8,8 +8,7 @@ from emulated_cupy import COMPILER, another_order, compile_source, pointer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.kernels.cuda.group import DIGIT_BITS, GROUP_SOURCE
-from cowclip_merlin.kernels.cuda.look_back import BLOCK
+from cowclip_merlin.kernels.cuda.group import BLOCK, DIGIT_BITS, GROUP_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, options
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]

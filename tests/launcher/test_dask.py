@@ -205,7 +205,7 @@ def test_an_interrupt_ends_the_children(fake, scheduler, monkeypatch):
         wait_until(lambda: len(fake.pids()) == 2, "both workers")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cowclip_merlin.launcher.relay.Relay.show", interrupt)
+    monkeypatch.setattr("cowclip_merlin.launcher.watch.Relay.show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fake.run("forever()", scheduler=scheduler)
 

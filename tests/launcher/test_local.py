@@ -9,7 +9,7 @@ import pytest
 from fake_workers import is_alive, wait_until
 
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher import LaunchSettings, Patience, gpus, launch
+from cowclip_merlin.launcher import LaunchSettings, Patience, call, launch
 from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
@@ -212,7 +212,7 @@ def test_a_tf_config_of_one_task_is_replaced(fake, monkeypatch):
 
 
 def use_gpus(monkeypatch, count, visible=None):
-    monkeypatch.setattr(gpus.compat, "gpu_count", lambda: count)
+    monkeypatch.setattr(call.compat, "gpu_count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -257,7 +257,7 @@ def test_an_error_in_the_launcher_ends_the_workers(fake, monkeypatch):
         wait_until(lambda: len(fake.pids()) == 2, "both workers")
         raise RuntimeError("no more")
 
-    monkeypatch.setattr("cowclip_merlin.launcher.relay.Relay.show", fail)
+    monkeypatch.setattr("cowclip_merlin.launcher.watch.Relay.show", fail)
     with pytest.raises(RuntimeError, match="no more"):
         fake.run("forever()")
 

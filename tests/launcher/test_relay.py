@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.launcher.relay import Relay
+from cowclip_merlin.launcher.watch import Relay
 
 PARTS = ["cowclip: error: ", "cowclip: err", "cowclip: stopped", "epoch 1\r", "ä", "\n", "a", ""]
 

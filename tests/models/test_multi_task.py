@@ -10,8 +10,7 @@ from test_logits import ByHand, value
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, Columns, logits
-from cowclip_merlin.models.multi_task.layers import of_both
-from cowclip_merlin.models.multi_task.losses import losses_of
+from cowclip_merlin.models.multi_task import losses_of, of_both
 from cowclip_merlin.targets import Target
 
 SMALL = {"embedding_dim": 4, "mlp": (6, 5), "seed": 3}
@@ -249,7 +248,7 @@ def test_clips_leave_the_linear_part_of_each_target_out(schema):
 
 
 def test_half_precision(tf, schema, batch):
-    from cowclip_merlin.models.hidden.precision import computing_in
+    from cowclip_merlin.models.hidden.layers import computing_in
 
     for how in WAYS:
         with computing_in("bfloat16"):

@@ -8,7 +8,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.row_sync import find_cowclip
+from cowclip_merlin.models.ctr_model import find_cowclip
 
 mm = compat.merlin_models()
 

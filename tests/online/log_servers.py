@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.system.ports import free_ports
-from cowclip_merlin.system.processes import start, wait_for, wait_or_kill
+from cowclip_merlin.system.processes import free_ports, start, wait_for, wait_or_kill
 
 ROOT = Path(__file__).parents[2]
 STARTS = 3  # another process may take a free port before its server does

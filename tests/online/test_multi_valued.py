@@ -18,7 +18,7 @@ from cowclip_merlin.online.events.features import (
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 
 pytestmark = pytest.mark.runs
 ROWS, BATCH = 600, 50

@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.features import (
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.run_config import online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
 
 NAMES = ["user", "item", "category", "site", "device", "hour"]

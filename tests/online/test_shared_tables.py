@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.features import (
 )
 from cowclip_merlin.online.events.ids import MISSING, text_id
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 
 LISTS = ListRules(separator="|")
 FEATURES = LogFeatures(

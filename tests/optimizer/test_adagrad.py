@@ -124,8 +124,8 @@ def test_a_gradient_that_is_not_finite_stops_the_step(tf):
 
 
 def test_a_checkpoint_holds_the_accumulators_of_each_table_once(tf, tmp_path):
-    """By the number of the table, which `training.several_workers.shard_files` knows."""
-    from cowclip_merlin.training.several_workers.shard_files import _OF_ROWS
+    """By the number of the table, which `training.checkpoint` knows."""
+    from cowclip_merlin.training.checkpoint import _OF_ROWS
 
     def made(first):
         first_rows = [first + tf.random.stateless_normal([5, d], [d, 0]) for d in (3, 1)]

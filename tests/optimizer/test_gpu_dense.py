@@ -8,7 +8,7 @@ from emulated_cupy import COMPILER, another_order, launches
 from kernel_checks import double
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer.row_updates import dense_step
+from cowclip_merlin.optimizer.row_updates import gpu_engine
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 SHAPES = ((27, 40), (40,), (1000,), (), (3, 1))
@@ -136,7 +136,7 @@ def test_a_gradient_that_is_not_finite_stays_out_of_the_weights_and_ends_the_tra
 ):
     """The tables see none: fused layers turn NaN into 0 on the way forward."""
     from cowclip_merlin.errors import Diverged
-    from cowclip_merlin.training.divergence import raising_diverged
+    from cowclip_merlin.training.train_step import raising_diverged
 
     model = DenseModel(tf, adam_of(tf)).train(1)
     gradient, *others = model.gradients()
@@ -170,7 +170,7 @@ def test_the_kernel_reads_whether_the_step_was_refused(tf, emulated, refused):
     engine, (gradient, *_) = model.opt._update._engine, model.gradients()
     pairs, before = [(gradient, model.ours[0])], model.ours[0].numpy()
     nothing = np.iinfo(np.int64).max
-    dense_step.make(
+    gpu_engine.make(
         model.opt.dense_optimizer, pairs, operations=engine.operations,
         number=engine._known["any"][1], status=tf.Variable([refused, nothing, nothing, 0]),
     )  # fmt: skip

@@ -25,7 +25,7 @@ def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
 
 def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     """CUDA C++, the C++ of the operations and Python each need them."""
-    from cowclip_merlin.kernels.cuda import group, look_back, source
+    from cowclip_merlin.kernels.cuda import group, source
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
@@ -39,7 +39,7 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     sizes = {}
     for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
         sizes[name] = eval(value.replace("/", "//"), sizes)
-    assert sizes["kBlock"] == sizes["BLOCK"] == look_back.BLOCK
+    assert sizes["kBlock"] == sizes["BLOCK"] == group.BLOCK
     assert sizes["kChunk"] == sizes["CHUNK"]
     assert sizes["kDigits"] == sizes["DIGITS"] == 1 << group.DIGIT_BITS
     assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == group.DIGIT_BITS
@@ -88,10 +88,10 @@ def fields_of(source, struct):
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """A cache folder that does not exist yet, and a folder of this process for its substitute."""
-    from cowclip_merlin.optimizer.row_updates import ops_library
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(ops_library, "_temporary_folder", lambda: tmp_path / "temporary")
+    monkeypatch.setattr(gpu_ops, "_temporary_folder", lambda: tmp_path / "temporary")
     return tmp_path / "cache"
 
 
@@ -106,12 +106,12 @@ def cache(monkeypatch, tmp_path):
     ],
 )
 def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, cache, compiler, said):
-    from cowclip_merlin.optimizer.row_updates import ops_library
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     monkeypatch.setenv("CXX", compiler)
-    monkeypatch.setattr(ops_library.shutil, "which", lambda name: None)
+    monkeypatch.setattr(gpu_ops.shutil, "which", lambda name: None)
     with pytest.raises(cc.InputError, match=said) as error:
-        ops_library.build()
+        gpu_ops.build()
     assert "\n" not in str(error.value) and 'backend="tensorflow"' in str(error.value)
     assert not list(tmp_path.rglob("*.so*"))
 
@@ -121,55 +121,55 @@ COPIER = "import pathlib, sys; pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).
 
 def test_a_cache_that_cannot_be_written(tf, monkeypatch, tmp_path, cache):
     """The library is compiled once, into another folder; with a compiler of several words."""
-    from cowclip_merlin.optimizer.row_updates import ops_library
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     cache.touch()  # a file: no folder can be made in it
     (tmp_path / "compiler.py").write_text(COPIER)
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
-    built = ops_library.build()
+    built = gpu_ops.build()
     assert built.exists() and built.parent == tmp_path / "temporary"
     monkeypatch.setenv("CXX", "false")
-    assert ops_library.build() == built
+    assert gpu_ops.build() == built
     (tmp_path / "temporary").rename(tmp_path / "other")
     (tmp_path / "temporary").touch()
     with pytest.raises(cc.InputError, match="cannot store "):
-        ops_library.build()
+        gpu_ops.build()
 
 
 def test_a_library_in_a_read_only_cache_is_used(tf, monkeypatch, tmp_path, cache):
-    from cowclip_merlin.optimizer.row_updates import ops_library
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     (tmp_path / "compiler.py").write_text(COPIER)
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
-    built = ops_library.build()
+    built = gpu_ops.build()
     assert built.parent == cache / "cowclip_merlin"
-    monkeypatch.setattr(ops_library, "atomic_write", refuse)  # root may write everywhere
-    assert ops_library.build() == built
+    monkeypatch.setattr(gpu_ops, "atomic_write", refuse)  # root may write everywhere
+    assert gpu_ops.build() == built
 
 
 def test_a_library_from_another_machine_is_used_with_the_same_build_of_tensorflow(
     tf, monkeypatch, tmp_path, cache
 ):
-    from cowclip_merlin.optimizer.row_updates import ops_library
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     (tmp_path / "compiler.py").write_text(COPIER)
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
-    built = ops_library.build()
+    built = gpu_ops.build()
     flags = [f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I")]
     monkeypatch.setattr(tf.sysconfig, "get_compile_flags", lambda: ["-I/elsewhere", *flags])
     monkeypatch.setenv("CXX", "false")
-    assert ops_library.build() == built
+    assert gpu_ops.build() == built
     monkeypatch.setattr(tf.version, "GIT_VERSION", "another build of the same version")
     with pytest.raises(cc.InputError, match="false cannot compile"):
-        ops_library.build()
+        gpu_ops.build()
 
 
 def test_the_substitute_of_the_cache_is_removed_at_the_end():
     code = (
-        "from cowclip_merlin.optimizer.row_updates.ops_library import _temporary_folder as folder; "
+        "from cowclip_merlin.optimizer.row_updates.gpu_ops import _temporary_folder as folder; "
         "assert folder().is_dir() and folder() == folder(); print(folder())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

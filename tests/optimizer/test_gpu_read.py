@@ -12,8 +12,8 @@ from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.models.hidden.precision import computing_in
-from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
+from cowclip_merlin.models.hidden.layers import computing_in
+from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
 from cowclip_merlin.training.train_step import make_train_step
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
@@ -262,7 +262,7 @@ def test_a_read_and_hidden_layers_as_one_operation_train_as_keras(
     ours = trained(tf, "cupy", name, **MODELS[name])
     forward, backward = ["relu+mask", "relu"], ["plain", "drelu", "plain", "plain"]
     assert fake_cublas.products() == 4 * (forward + backward)
-    monkeypatch.setattr("cowclip_merlin.models.hidden.engine.gpu_of", lambda variable: None)
+    monkeypatch.setattr("cowclip_merlin.models.hidden.fused.gpu_of", lambda variable: None)
     theirs = trained(tf, "numba", name, **MODELS[name])
     assert len(fake_cublas.products()) == 4 * 6
     rtol = 1e-2 if "precision" in MODELS[name] else 1e-5

@@ -3,7 +3,7 @@
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+from cowclip_merlin.optimizer.row_optimizers import LazyAdam
 
 SETTINGS = {"name": "Adam", "learning_rate": 0.25, "decay": 0.0, "beta_1": 0.9, "beta_2": 0.999}
 SETTINGS |= {"epsilon": 1e-07, "amsgrad": False}

@@ -7,7 +7,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_updates.row_state import RowStates
+from cowclip_merlin.optimizer.row_updates.row_update import RowStates
 
 
 def restored(tf, path):

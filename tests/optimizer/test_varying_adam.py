@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.lazy_adam import Moments, VaryingAdam
+from cowclip_merlin.optimizer.row_optimizers import Moments, VaryingAdam
 
 ROWS, DIM = 9, 3
 BASE = cc.Hyperparameters(batch_size=8, embedding_lr=1e-2, dense_lr=2e-2, l2=1e-3, r=0.5, zeta=1e-2)

@@ -13,10 +13,10 @@ from cowclip_merlin.tables.admission import (
     end_event,
     new_admission,
 )
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.id_map import hash_id
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.loops.hashing import hash_id
+from cowclip_merlin.tables.layout import FieldRules
 
 
 def start_of(id_):

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Reference, first_values
 
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.id_map import hash_id
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.loops.hashing import hash_id
+from cowclip_merlin.tables.layout import FieldRules
 
 FIELDS, CAPACITY, D = 3, 200, 3
 UNIVERSE = [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 27)]  # the ids of every field

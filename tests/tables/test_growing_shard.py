@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import FieldRules
-from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.growing_table import GrowingShard, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.shards.growing_shard import GrowingShard
-from cowclip_merlin.tables.shards.pairs import Pairs, distinct_pairs, owners
-from cowclip_merlin.tables.shards.snapshot_parts import merged, rows_of
+from cowclip_merlin.tables.snapshot_parts import Pairs, distinct_pairs, merged, owners, rows_of
 
 RULES = (FieldRules(), FieldRules(ttl=15, admit=3), FieldRules(ttl=40))
 CAPACITY = 500
@@ -137,7 +135,7 @@ def test_owners_share_ids_equally_and_no_bits_of_the_index():
     ids = np.arange(30_000)
     owner = owners(np.zeros(30_000, int), ids, 3)
     assert abs(np.bincount(owner) - 10_000).max() < 400
-    from cowclip_merlin.tables.loops.hashing import hash_id
+    from cowclip_merlin.tables.id_map import hash_id
 
     low = np.array([int(hash_id(0, id_)) & 1 for id_ in ids[owner == 0].tolist()])
     assert 0.45 < low.mean() < 0.55

@@ -8,9 +8,7 @@ from reference import mix as python_mix
 from reference import seeded_hash as python_seeded_hash
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.id_map import IdMap, give_back
-from cowclip_merlin.tables.loops.hashing import GOLDEN, mix, seeded_hash
-from cowclip_merlin.tables.loops.index_cells import cells_for
+from cowclip_merlin.tables.id_map import GOLDEN, IdMap, cells_for, give_back, mix, seeded_hash
 
 KEYS = st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 40))
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Reference
 
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.table_state import with_more_fields
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import FieldRules
 
 RULES = [FieldRules(admit=2, ttl=9), FieldRules(), FieldRules(admit=4, min_rows=9)]
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.serving_table import ServingTable
 
 FIELDS, CAPACITY, IDS = 2, 14, 9

@@ -8,9 +8,9 @@ from reference import Reference
 
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.serving_table import ServingTable
 
 CAPACITY, SHARED = 100, (0, 1, 0)

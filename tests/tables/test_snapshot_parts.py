@@ -7,7 +7,8 @@ import pytest
 from test_growing_shard import admit_together, batches_of, contents, shards_of, whole_table
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.shards.snapshot_parts import (
+from cowclip_merlin.tables.snapshot import numbers, part_of, save_snapshot
+from cowclip_merlin.tables.snapshot_parts import (
     WORKERS,
     PartsWriter,
     load_own,
@@ -16,7 +17,6 @@ from cowclip_merlin.tables.shards.snapshot_parts import (
     remove_parts,
     set_parts_aside,
 )
-from cowclip_merlin.tables.snapshot import numbers, part_of, save_snapshot
 
 TABLE = "trainer.table."
 

@@ -16,7 +16,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     DeviceData,
     cache,
-    cudf_reader,
     open_columns,
     placement,
     read_columns,
@@ -263,13 +262,13 @@ def waits(monkeypatch):
 
 
 def test_reading_by_cudf_gives_the_same_columns(folder, waits):
-    read, expected = cudf_reader.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
+    read, expected = placement.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
     assert waits == ["TensorFlow may read", "TensorFlow may allocate"]
     for name in NAMES:
         np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
     damaged(folder, "I1", with_value("I1", np.inf))
     with pytest.raises(InputError, match="column 'I1' contains inf"):
-        cudf_reader.read_columns_on_gpu(folder, "train")
+        placement.read_columns_on_gpu(folder, "train")
 
 
 @pytest.mark.parametrize("how", ["random", "last"])
@@ -291,7 +290,7 @@ def test_cudf_reads_all_rows_of_a_run(waits, folder, tmp_path, monkeypatch, frac
     settings = RunSettings(model="deepfm", mlp=(8,), epochs=1, batch_size=512)
     settings = replace(settings, validation_fraction=fraction)
     expected = train(folder.path, settings, out=tmp_path / "cpu", device="cpu")
-    monkeypatch.setattr(cudf_reader, "is_available", lambda: True)
+    monkeypatch.setattr(placement, "is_available", lambda: True)
     monkeypatch.setattr(placement, "open_columns", None)
     given = {"device": "cpu", "data_memory": 100}
     (row,) = train(folder.path, settings, out=tmp_path / "gpu", **given)
@@ -303,7 +302,7 @@ def test_cudf_reads_all_rows_of_a_run(waits, folder, tmp_path, monkeypatch, frac
 
 def test_cudf_reads_what_fits(waits, folder, monkeypatch):
     """The train split twice, to hold out rows of it; else both splits once."""
-    monkeypatch.setattr(cudf_reader, "is_available", lambda: True)
+    monkeypatch.setattr(placement, "is_available", lambda: True)
     rows, row = folder.rows, 168
     for most, read, more in (
         (2 * rows["train"], placement.open_train_and_validation, (0.2,)),

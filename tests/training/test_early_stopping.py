@@ -13,13 +13,16 @@ from sklearn.metrics import roc_auc_score
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import holdout
+from cowclip_merlin.loading import row_order
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training import RunSettings, evaluate_run, evaluation, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
-from cowclip_merlin.training.several_targets import evaluating
-from cowclip_merlin.training.stopping.best_epoch import end_message, kept_scorings, served_epoch
-from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
+from cowclip_merlin.training.stopping.early_stopping import (
+    EarlyStopping,
+    end_message,
+    kept_scorings,
+    served_epoch,
+)
 from cowclip_merlin.training.trainer import Trainer
 
 SETTINGS = RunSettings(
@@ -53,14 +56,14 @@ def rows(make_once):
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch):
     """Every run has the AUCs above; nothing else of its scores changes."""
-    finish, real = Trainer._score, evaluating.evaluate
+    finish, real = Trainer._score, evaluation.evaluate
 
     def finish_epoch(self, epoch, *rest):
         def evaluate(*given, **options):
             return replace(real(*given, **options), auc=AUCS[epoch])
 
         with monkeypatch.context() as patch:
-            patch.setattr(evaluating, "evaluate", evaluate)
+            patch.setattr(evaluation, "evaluate", evaluate)
             finish(self, epoch, *rest)
 
     monkeypatch.setattr(Trainer, "_score", finish_epoch)
@@ -321,7 +324,7 @@ def test_the_epoch_that_evaluates_as_in_the_run(rows, tmp_path, monkeypatch):
     assert best["validation_auc"] >= last["validation_auc"] and len(records) < 30
     assert max(record["validation_auc"] for record in records) == best["validation_auc"]
     table = probabilities(tmp_path / "run", rows, tmp_path).to_pandas()
-    held = table[holdout.validation_mask(len(table), 0.2)]
+    held = table[row_order.validation_mask(len(table), 0.2)]
     assert roc_auc_score(held.label, held.probability) == pytest.approx(
         best["validation_auc"], abs=1e-12
     )

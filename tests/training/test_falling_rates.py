@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training import RunSettings, evaluation, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
-from cowclip_merlin.training.several_targets import evaluating
 from cowclip_merlin.training.starting.going_on import settings_to_go_on
-from cowclip_merlin.training.stopping.best_epoch import kept_scorings, served_epoch
+from cowclip_merlin.training.stopping.early_stopping import (
+    kept_scorings,
+    lowered,
+    plateau_falls,
+    served_epoch,
+)
 from cowclip_merlin.training.stopping.falling_rates import FallingRates
-from cowclip_merlin.training.stopping.plateau import lowered, plateau_falls
 from cowclip_merlin.training.trainer import Trainer
 
 PLAIN = RunSettings(
@@ -149,14 +152,14 @@ def scripted(monkeypatch):
     """Gives the scorings of each run these AUCs, one after the other."""
 
     def script(*aucs):
-        score, real = Trainer._score, evaluating.evaluate
+        score, real = Trainer._score, evaluation.evaluate
 
         def scored(self, *rest):
             def evaluate(*given, **options):
                 return replace(real(*given, **options), auc=(aucs + aucs[-1:] * 99)[len(self.rows)])
 
             with monkeypatch.context() as patch:
-                patch.setattr(evaluating, "evaluate", evaluate)
+                patch.setattr(evaluation, "evaluate", evaluate)
                 score(self, *rest)
 
         monkeypatch.setattr(Trainer, "_score", scored)

@@ -10,8 +10,8 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.training.several_workers.shard_files import ShardFiles
-from cowclip_merlin.training.stopping.best_epoch import kept_scorings
+from cowclip_merlin.training.checkpoint import ShardFiles
+from cowclip_merlin.training.stopping.early_stopping import kept_scorings
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 SMALL = {"mlp": (4,), "batch_size": 64, "base_batch_size": 64, "embedding_dim": 2}

@@ -11,7 +11,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData, open_columns
-from cowclip_merlin.loading.id_layout import IdLayout
+from cowclip_merlin.loading.column_arrays import IdLayout
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PrepareSettings, prepare
 

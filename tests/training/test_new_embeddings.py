@@ -19,7 +19,7 @@ from cowclip_merlin.training.build import build_model
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.starting.going_on import settings_to_go_on
 from cowclip_merlin.training.starting.warm_start import dense_variables
-from cowclip_merlin.training.stopping.best_epoch import kept_scorings
+from cowclip_merlin.training.stopping.early_stopping import kept_scorings
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workflows import PreparedData
 

@@ -9,8 +9,8 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble
-from cowclip_merlin.models.hidden.precision import computing_in
-from cowclip_merlin.models.multi_task.losses import losses_of
+from cowclip_merlin.models.hidden.layers import computing_in
+from cowclip_merlin.models.multi_task import losses_of
 from cowclip_merlin.online.training.steps.batch_form import BatchForm
 from cowclip_merlin.training.train_step import make_train_step
 

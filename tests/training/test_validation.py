@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, holdout, read_columns, train_validation_split
+from cowclip_merlin.loading import ColumnArrays, read_columns, row_order, train_validation_split
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
@@ -43,7 +43,7 @@ def numbered(rows):
 def test_the_parts_are_disjoint_and_complete(rows, fraction):
     n = round(rows * fraction)
     columns = numbered(rows)
-    assume(0 < n < rows and len(set(columns.label[holdout.validation_mask(rows, fraction)])) == 2)
+    assume(0 < n < rows and len(set(columns.label[row_order.validation_mask(rows, fraction)])) == 2)
     parts = train_validation_split(columns, fraction)
     assert [len(part) for part in parts] == [rows - n, n]
     for part in parts:
@@ -57,7 +57,7 @@ def test_the_parts_are_disjoint_and_complete(rows, fraction):
 
 @given(rows=st.integers(40, 1000), a=st.floats(0.05, 0.9), b=st.floats(0.05, 0.9))
 def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
-    small, large = (holdout.validation_mask(rows, f) for f in sorted((a, b)))
+    small, large = (row_order.validation_mask(rows, f) for f in sorted((a, b)))
     assert not (small & ~large).any()
 
 
@@ -80,8 +80,8 @@ def test_the_way_to_hold_out_rows_needs_a_fraction_and_is_random_in_older_runs()
 
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
-    assert np.flatnonzero(holdout.validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
-    spread = np.flatnonzero(holdout.validation_mask(100_000, 0.1)) / 100_000
+    assert np.flatnonzero(row_order.validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
+    spread = np.flatnonzero(row_order.validation_mask(100_000, 0.1)) / 100_000
     assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
 
 
@@ -109,7 +109,7 @@ def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypat
     for first, second in zip(*seen, strict=True):
         for name in ("ids", "continuous", "label"):
             np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    held = holdout.validation_mask(len(seen[0][0]) + len(seen[0][1]), 0.2)
+    held = row_order.validation_mask(len(seen[0][0]) + len(seen[0][1]), 0.2)
     whole = read_columns(PreparedData.load(without_test), "train")
     for part, rows in zip(seen[0], (~held, held), strict=True):
         np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
@@ -183,4 +183,4 @@ def test_rows_of_one_label_are_refused():
 @pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
 def test_a_part_without_rows_is_refused(rows, fraction):
     with pytest.raises(InputError, match=f"of {rows} train rows holds out "):
-        holdout.validation_rows(rows, fraction)
+        row_order.validation_rows(rows, fraction)

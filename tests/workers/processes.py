@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 FOLDER = Path(__file__).parent
 ONE_THREAD = dict.fromkeys(

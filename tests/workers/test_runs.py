@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.loading.holdout import validation_mask
+from cowclip_merlin.loading.row_order import validation_mask
 from cowclip_merlin.training import evaluate_run
 
 pytestmark = pytest.mark.system

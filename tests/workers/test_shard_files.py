@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training.several_workers.shard_files import COUNT_KEY, ShardFiles, merged_rows
-from cowclip_merlin.workers.partition import shard_rows
+from cowclip_merlin.training.checkpoint import COUNT_KEY, ShardFiles, merged_rows
+from cowclip_merlin.workers.group import shard_rows
 
 TABLE = "weights/variables_in_order/3/"
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"

@@ -51,7 +51,7 @@ def test_a_limit_of_the_process_counts():
 
     code = (
         "import psutil, resource\n"
-        "from cowclip_merlin.system.process_memory import bytes_left\n"
+        "from cowclip_merlin.system.machine import bytes_left\n"
         "before = bytes_left()\n"
         "limit = psutil.Process().memory_info().vms + 100_000_000\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"

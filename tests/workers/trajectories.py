@@ -12,7 +12,7 @@ from cases import STEPS, Case
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.loading import DeviceData, open_columns, row_order
-from cowclip_merlin.optimizer.exchange import worker_gradients
+from cowclip_merlin.optimizer import exchange
 from cowclip_merlin.training import RunSettings, build
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.train_step import make_train_step
@@ -98,14 +98,14 @@ def main(folder, out, cases):
     group = workers.join()
     prepared = PreparedData.load(folder)
     data = DeviceData(open_columns(prepared, "train"))
-    counted = worker_gradients.CountedSlices
+    counted = exchange.CountedSlices
     lost = lambda values, ids, *_: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
     for case in (Case(**case) for case in cases):
         batches = fixed_batches(data.rows, ODD if case.micro_batches == 1 else {})
-        worker_gradients.CountedSlices = counted if case.counts else lost
+        exchange.CountedSlices = counted if case.counts else lost
         training = Training(case, prepared, data, len(batches))
         found = training.run(batches)
         if group is None and case.optimizer == "adam":
             found["by_order"] = differences_by_order(training, batches, found, case.micro_batches)
         np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)
-    worker_gradients.CountedSlices = counted
+    exchange.CountedSlices = counted

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.raw.text_blocks import count_lines, read_blocks
+from cowclip_merlin.workflows.raw.text_lines import count_lines, read_blocks
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.encoding import numbers, text_numbers
-from cowclip_merlin.workflows.encoding.encoder import Encoder
-from cowclip_merlin.workflows.encoding.text_numbers import TextNumbers
+from cowclip_merlin.workflows.encoding import encoder as text_numbers
+from cowclip_merlin.workflows.encoding import value_counts
+from cowclip_merlin.workflows.encoding.encoder import Encoder, TextNumbers
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
@@ -140,9 +140,9 @@ def test_codes_of_a_known_vocabulary_are_its_ids(tmp_path):
 
 def test_numbers_are_filled_and_scaled_as_by_pandas():
     x = pd.Series([1.5, None, -3, 7])
-    assert numbers.filled(pa.array(x, from_pandas=True), log=False).tolist() == [1.5, 0, -3, 7]
-    logs = numbers.filled(pa.array(x, from_pandas=True), log=True)
+    assert value_counts.filled(pa.array(x, from_pandas=True), log=False).tolist() == [1.5, 0, -3, 7]
+    logs = value_counts.filled(pa.array(x, from_pandas=True), log=True)
     expected = np.log(x.fillna(0).clip(lower=0).astype("float32") + 1)
     assert logs.dtype == np.float32 and (logs == expected.to_numpy()).all()
-    assert numbers.scaled(np.array([-3.0, 7, 12]), -3.0, 7.0).tolist() == [0, 1, 1.5]
-    assert numbers.scaled(np.array([0.0, 5]), 5.0, 5.0).tolist() == [0, 0.5]
+    assert value_counts.scaled(np.array([-3.0, 7, 12]), -3.0, 7.0).tolist() == [0, 1, 1.5]
+    assert value_counts.scaled(np.array([0.0, 5]), 5.0, 5.0).tolist() == [0, 0.5]

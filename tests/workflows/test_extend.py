@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.workflows import PrepareSettings, prepare
-from cowclip_merlin.workflows.extension import extend_vocabularies, joined
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
-from cowclip_merlin.workflows.vocabulary import write_vocabulary
+from cowclip_merlin.workflows.vocabulary import extend_vocabularies, joined, write_vocabulary
 
 TABLE = {"kind": "table", "label": "y", "categorical": ("user", "item"), "continuous": ("x",)}
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cowclip_merlin.compat.import_hooks import ImportHook, refused
-from cowclip_merlin.compat.rapids import fit_cudf_to_merlin
+from cowclip_merlin.compat.merlin import fit_cudf_to_merlin
 
 # Public names of the wheels cudf-cu12 24.12.0 and dask-cudf-cu12 24.12.0, read from their source.
 # cudf and cudf.core.column are complete; of the others, what Merlin could want.

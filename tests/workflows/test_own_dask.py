@@ -11,7 +11,7 @@ import pytest
 from pandas_reference import raw_frame
 
 import cowclip_merlin as cc
-from cowclip_merlin.workflows.dask_cluster import dask_cluster
+from cowclip_merlin.workflows.parallel import dask_cluster
 
 ROWS, ROWS_OF_GROUP = 2000, 500
 

@@ -11,7 +11,6 @@ import pytest
 from cowclip_merlin import InputError
 from cowclip_merlin.cli import main
 from cowclip_merlin.workflows import LogFormat, PreparedData, read_log
-from cowclip_merlin.workflows.raw import log_reader
 
 COUNTRIES = ["NA", "null", "", "nan", '"x', 'a "b"', "0123", "1e3", "ü"]
 FORMAT = LogFormat(kind="table", label="y", categorical=("user", "country"), continuous=("price",))
@@ -62,7 +61,7 @@ def workflow(folder):
 
 @pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.txt.gz", "log.parquet"])
 def test_every_format_gives_the_values_themselves(folder, name, monkeypatch):
-    monkeypatch.setattr(log_reader, "BLOCK_BYTES", 300)  # several pieces
+    monkeypatch.setattr(read_log, "BLOCK_BYTES", 300)  # several pieces
     frame = read_log(folder / name, PreparedData.load(folder / "DATA"))
     assert frame.index.tolist() == list(range(ROWS))
     wanted = columns()

@@ -6,8 +6,7 @@ import pytest
 
 from cowclip_merlin.workflows import LogFormat
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
-from cowclip_merlin.workflows.prepared.folder import merlin_schema
-from cowclip_merlin.workflows.prepared.schema_file import write_schema
+from cowclip_merlin.workflows.prepared.folder import merlin_schema, write_schema
 
 COLUMNS = {"kind": "table", "label": "y", "categorical": ("a", "b"), "continuous": ("x",)}
 LISTS = {"multi": {"b": "|"}, "share_embedding": {"b": "a"}}

@@ -16,13 +16,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.workflows.encoding.encoder import Encoder
 from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.raw import ingest, text_blocks, text_lines
+from cowclip_merlin.workflows.parallel import Threads
+from cowclip_merlin.workflows.raw import ingest, text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
-from cowclip_merlin.workflows.raw.text_blocks import Block
-from cowclip_merlin.workflows.raw.text_lines import LineParser
-from cowclip_merlin.workflows.threads import Threads
+from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
 
 TABLE = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
 
@@ -94,8 +93,8 @@ def test_whole_lines_end_before_the_blank_lines_at_the_end(text, tail):
     content = text[: text.rfind(b"\n") + 1].rstrip(b"\r\n")
     expected = text.find(b"\n", len(content)) + 1 if content else 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_blocks, "_TAIL", tail)
-        assert text_blocks._end_of_lines(text) == expected
+        patch.setattr(text_lines, "_TAIL", tail)
+        assert text_lines._end_of_lines(text) == expected
 
 
 def test_results_of_threads_are_in_order_and_a_bounded_number_ahead():

@@ -11,10 +11,9 @@ from pyarrow import csv
 from slow_parsing import row_of
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw import text_blocks, text_lines
+from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.text_blocks import Block
-from cowclip_merlin.workflows.raw.text_lines import LineParser
+from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values import text_to_number
 from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
@@ -176,7 +175,7 @@ def test_bad_lines_of_a_file_have_its_line_numbers(tmp_path, name, header):
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "_LONGEST", 100)
+    monkeypatch.setattr(text_lines, "_LONGEST", 100)
     (tmp_path / "t.csv").write_text("y,a\n0,u\n" + "1,v\r" * 90)
     with pytest.raises(InputError, match=r"t\.csv: line 3 is longer than 100 bytes; check that"):
-        list(text_blocks.read_blocks(tmp_path / "t.csv", 40))
+        list(text_lines.read_blocks(tmp_path / "t.csv", 40))

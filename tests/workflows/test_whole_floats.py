@@ -15,7 +15,7 @@ from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.workflows import PrepareSettings, prepare, value_to_id
-from cowclip_merlin.workflows.raw.values.whole_floats import whole_text, whole_texts
+from cowclip_merlin.workflows.raw.values.value_text import whole_text, whole_texts
 
 TEXTS = ["47", "47.0", "47.00", "-0.0", "0", "007.0", "47.5", "1e3", "9007199254740991.0"]
 READ = ["47", "47", "47", "0", "0", "007.0", "47.5", "1e3", "9007199254740991"]

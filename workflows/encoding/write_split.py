@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.encoding.numbers import scaled
+from cowclip_merlin.workflows.encoding.value_counts import scaled
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
+from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.prepared.hugectr import output_types, write_lists
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.threads import Threads, cpu_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa

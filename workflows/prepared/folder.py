@@ -22,13 +22,62 @@ from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.changed_columns import Baseline
 from cowclip_merlin.workflows.prepared.counts import hash_values
-from cowclip_merlin.workflows.prepared.schema_file import write_schema
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 
 if TYPE_CHECKING:
     import nvtabular as nvt
     from merlin.schema import Schema
+
+
+def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
+    """Write `.merlin/schema.json`, as Merlin would write `folder.merlin_schema`."""
+    (folder / ".merlin").mkdir(parents=True, exist_ok=True)
+    write_json(folder / ".merlin" / "schema.json", schema_json(log_format, statistics))
+
+
+def schema_json(log_format: LogFormat, statistics: Statistics) -> JsonObject:
+    """Return the schema of a prepared folder's columns in the JSON of TensorFlow Metadata."""
+    features = []
+    for name in log_format.categorical:
+        largest = str(statistics.cardinalities[name] - 1)
+        domain = {"name": log_format.table_of(name), "max": largest, "isCategorical": True}
+        feature = _feature(name, "INT", 32, "categorical") | {"intDomain": domain}
+        if name in log_format.multi:
+            feature = _with_lists(feature, 0, log_format.max_values or None)
+        features.append(feature)
+    features += [_feature(name, "FLOAT", 32, "continuous") for name in log_format.continuous]
+    if log_format.weight:
+        features.append(_feature(log_format.weight, "FLOAT", 32))
+    for name, length in log_format.vectors.items():
+        features.append(_with_lists(_feature(name, "FLOAT", 32, "continuous"), length, length))
+    kind, bits = ("FLOAT", 32) if log_format.float_labels else ("INT", 8)
+    for name, regression in log_format.targets:
+        tag = "regression" if regression else "binary_classification"
+        feature = _feature(name, kind, bits, "target", tag)
+        scale = zip(("mean", "spread"), statistics.scales.get(name, ()))
+        feature["annotation"]["extraMetadata"][0].update(scale)
+        features.append(feature)
+    return {"feature": features}
+
+
+def _feature(name: str, kind: str, bits: int, *tags: str) -> JsonObject:
+    about = {"is_list": False, "dtype_item_size": float(bits), "_dims": [], "is_ragged": False}
+    found = {"tag": list(tags)} if tags else {}
+    return {"name": name, "type": kind, "annotation": found | {"extraMetadata": [about]}}
+
+
+def _with_lists(feature: JsonObject, least: int, most: int | None) -> JsonObject:
+    """Return a feature whose rows have at least and at most so many values; None: any number."""
+    limits = {"min": least, "max": most}
+    count = {name: str(limit) for name, limit in limits.items() if limit}
+    is_ragged = least != most
+    size = [float(least), None if most is None else float(most)] if is_ragged else float(least)
+    annotation = feature["annotation"]
+    about = {"is_list": True, "is_ragged": is_ragged, "_dims": [[0.0, None], size]}
+    about = annotation["extraMetadata"][0] | about
+    return feature | {"valueCount": count, "annotation": annotation | {"extraMetadata": [about]}}
+
 
 FORMAT_VERSION = 1
 DATASET = "dataset.json"
@@ -360,7 +409,7 @@ def write_description(
     baseline: Baseline | None,
 ) -> None:
     """Write `dataset.json` and the Merlin schema."""
-    from cowclip_merlin.system.versions import versions
+    from cowclip_merlin.system.machine import versions
 
     whole, inputs = fingerprint(files, {**settings, "format_version": FORMAT_VERSION})
     write_json(

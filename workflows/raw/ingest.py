@@ -12,6 +12,7 @@ import numpy as np
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.raw.file_formats import (
     JSON_LINES,
     PARQUET,
@@ -22,14 +23,12 @@ from cowclip_merlin.workflows.raw.file_formats import (
 from cowclip_merlin.workflows.raw.json_rows import read_json_rows
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
-from cowclip_merlin.workflows.raw.quarantine import Quarantine
-from cowclip_merlin.workflows.raw.text_blocks import count_lines
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, Quarantine
+from cowclip_merlin.workflows.raw.text_lines import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 from cowclip_merlin.workflows.raw.values.multi_values import count_cut, cut_lists
-from cowclip_merlin.workflows.raw.values.whole_floats import whole_texts
-from cowclip_merlin.workflows.threads import Threads, cpu_threads
+from cowclip_merlin.workflows.raw.values.value_text import whole_texts
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 if TYPE_CHECKING:

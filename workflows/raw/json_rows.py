@@ -20,9 +20,9 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import checked_batch
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
-from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
+from cowclip_merlin.workflows.raw.text_lines import Block, read_blocks
 from cowclip_merlin.workflows.raw.values.multi_values import float_of, vector_damage, vector_values
-from cowclip_merlin.workflows.raw.values.whole_floats import EXACT
+from cowclip_merlin.workflows.raw.values.value_text import EXACT
 
 if TYPE_CHECKING:
     import pyarrow as pa

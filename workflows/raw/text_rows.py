@@ -8,11 +8,10 @@ from itertools import chain
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.raw.log_format import EVENTS, TAB, TABLE, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
-from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
-from cowclip_merlin.workflows.raw.text_lines import LineParser
-from cowclip_merlin.workflows.threads import Threads
+from cowclip_merlin.workflows.raw.text_lines import Block, LineParser, read_blocks
 
 _SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns

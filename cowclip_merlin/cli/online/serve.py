@@ -13,7 +13,7 @@ from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.serving.live.web.limits import Listening, ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
-from cowclip_merlin.system import log_lines
+from cowclip_merlin.system import records
 
 HELP = "answer requests by HTTP with a model that is being trained"
 EXAMPLES = """examples:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if here and not Path(args.run_folder).is_dir():
         raise InputError(f"{args.run_folder}: no such folder; check --run")
     lines = logging.StreamHandler()
-    lines.setFormatter(log_lines.formatter(args.log_format, "%(asctime)s %(message)s"))
+    lines.setFormatter(records.formatter(args.log_format, "%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[lines])
     for name in ("uvicorn.error", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -41,7 +41,7 @@ def print_served_epoch(*runs: str | Path | None) -> None:
     Raises:
         InputError: if a run is damaged.
     """
-    from cowclip_merlin.training.stopping.best_epoch import served_epoch
+    from cowclip_merlin.training.stopping.early_stopping import served_epoch
 
     for run in filter(None, runs):
         if words := served_epoch(run):

@@ -13,7 +13,7 @@ from cowclip_merlin.demo.online.settings import OWN, DemoSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 EVENT_LOGS = ("impressions", "actions", "examples")
 SYNCS = "syncs"

@@ -11,7 +11,7 @@ from cowclip_merlin.demo.online.brokers import Logs
 from cowclip_merlin.demo.online.processes import Process, Processes
 from cowclip_merlin.demo.online.settings import DemoSettings
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 
 class Pipeline:

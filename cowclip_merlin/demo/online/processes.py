@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.processes import start, wait_or_kill
 
 _PATIENCE = 20.0

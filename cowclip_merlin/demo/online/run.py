@@ -22,7 +22,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.synthetic.drifting_stream import PROBABILITY, write_stream_features
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.system.machine import processor
 from cowclip_merlin.system.signals import signal_handler
 
 SERVERS = 2

@@ -1,9 +1,13 @@
-"""CUDA C++ of a step on grouped rows: sums, L2, clip and Adam.
+"""CUDA C++ of a step: sums, L2, clip and Adam of grouped rows, and Adam of the dense weights.
 
+CUDA C++ of a step on grouped rows: sums, L2, clip and Adam.
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
 launch does not depend on it: each tile takes several rows. One launch serves several tables.
 The source follows `COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their
 functions.
+
+CUDA C++ of Adam for the dense weights: one launch updates all of them.
+The source follows `step.STEP_SOURCE` in one program and uses its functions.
 """
 
 from __future__ import annotations
@@ -281,5 +285,54 @@ extern "C" __global__ void summarize(
     const double rows = sums[0] ? (double)sums[0] : 1.0;
     *share = (float)((double)sums[1] / rows);
     *mean = (float)((double)sums[2] / 4294967296.0 / rows);
+}
+"""
+
+
+DENSE_SOURCE = r"""
+// A weight tensor, with some blocks of the launch. Equal to `DenseWeight` in row_ops/tables.h.
+struct Weight {
+    float *w, *m, *v;
+    const float* g;
+    index_t size;
+    int first_block, blocks;
+};
+
+enum { MOST_WEIGHTS = 64 };
+struct Weights {
+    int count;
+    Weight of[MOST_WEIGHTS];
+};
+
+// One step of Adam of all these weights, unless the tables have refused the step. Numbers whose
+// gradient is not finite stay, and the next step is refused: fused layers turn NaN into 0 on their
+// way forward, so no loss may ever show it. Another block may report such a number meanwhile, so
+// one thread reads the status for its block, whose threads leave together.
+extern "C" __global__ void step_weights(
+    const __grid_constant__ Weights weights, const float* rate, const index_t* iterations,
+    const float* beta_1, const float* beta_2, float epsilon, index_t* status) {
+    __shared__ float alpha;
+    __shared__ bool refused;
+    if (threadIdx.x == 0) {
+        refused = status[0] != 0;
+        alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
+    }
+    __syncthreads();
+    if (refused) return;
+    const float keep_m = 1.0f - *beta_1, keep_v = 1.0f - *beta_2, my_alpha = alpha;
+    const Weight& one = one_of_block(weights);
+    const index_t threads = threads_of(one);
+    for (index_t i = thread_of(one); i < one.size; i += threads) {
+        const float g = one.g[i];
+        if (g - g != 0.0f) {  // NaN or infinite
+            status[0] = 1;
+            continue;
+        }
+        float w = one.w[i], m = one.m[i], v = one.v[i];
+        adam(w, m, v, g, my_alpha, keep_m, keep_v, epsilon);
+        one.w[i] = w;
+        one.m[i] = m;
+        one.v[i] = v;
+    }
 }
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch_row
+from cowclip_merlin.kernels.compiled import AHEAD, compiled, prefetch_row
 from cowclip_merlin.types import Array
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.loops.prefetch import AHEAD
+from cowclip_merlin.kernels.compiled import AHEAD, compiled
 from cowclip_merlin.kernels.loops.rows import CHUNK, adam_number, prefetch_state, row_factor
 from cowclip_merlin.types import Array
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.kernels.loops.prefetch import AHEAD, prefetch
+from cowclip_merlin.kernels.compiled import AHEAD, compiled, prefetch
 from cowclip_merlin.types import Array
 
 _HALF = np.uint64(32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.tables.layout import LATEST
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 

@@ -19,8 +19,7 @@ from cowclip_merlin.workflows.raw.parquet_rows import (
     open_parquet,
     read_parquet_rows,
 )
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
-from cowclip_merlin.workflows.raw.quarantine import Quarantine
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
-from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import Array, ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.numbers import NumberScaling
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.targets import Scales, Target, check_targets, targets_of
 from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator_of
 

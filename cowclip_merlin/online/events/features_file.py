@@ -22,7 +22,7 @@ from cowclip_merlin.online.events.numbers import NumberScaling, scaling_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 from cowclip_merlin.online.events.times import is_time_format
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
-from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
+from cowclip_merlin.tables.layout import MOST_ADMIT, FieldRules
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 

@@ -26,7 +26,7 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import CategoricalColumn
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.values.multi_values import cut_lists
-from cowclip_merlin.workflows.raw.values.whole_floats import whole_text, whole_texts
+from cowclip_merlin.workflows.raw.values.value_text import whole_text, whole_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

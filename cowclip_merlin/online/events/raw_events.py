@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.event_log import BLOCK_BYTES, read_rows
 from cowclip_merlin.online.events.events import labels_of
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
-from cowclip_merlin.workflows.raw.quarantine import Quarantine
+from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_values,
 )
 from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text
-from cowclip_merlin.workflows.raw.values.whole_floats import EXACT
+from cowclip_merlin.workflows.raw.values.value_text import EXACT
 
 if TYPE_CHECKING:
     import pyarrow as pa

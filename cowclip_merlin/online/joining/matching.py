@@ -10,7 +10,7 @@ from cowclip_merlin.online.joining.counts import JoinCounts
 from cowclip_merlin.online.joining.examples import ExampleWriter
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import CLICKED, LATE_CLICK, NO_CLICK, JoinStore, Row
-from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.tables.layout import LATEST
 
 CLOSED_AT_ONCE = 20_000
 """Impressions whose windows end in one transaction, about."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin.online.events.events import Damage, encode_times
 from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
 from cowclip_merlin.online.events.requests import remedy_without, text_of_value
-from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.ports import check_host
+from cowclip_merlin.system.processes import check_host
 
 
 @dataclass(frozen=True, kw_only=True)

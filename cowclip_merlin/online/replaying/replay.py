@@ -23,7 +23,7 @@ from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save_snapshot
 

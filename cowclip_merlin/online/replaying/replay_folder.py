@@ -24,10 +24,8 @@ from cowclip_merlin.online.training.start import OfflineStart, Start, named_star
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.system.process_memory import peak_megabytes
+from cowclip_merlin.system.machine import hardware, peak_megabytes, versions
 from cowclip_merlin.system.records import write_rows
-from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training.run import set_up_tensorflow

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cowclip_merlin.errors import MALFORMED, InputError
-from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.tables.expiry import Dropped
+from cowclip_merlin.tables.table_state import Changes
 from cowclip_merlin.types import Array, Json, JsonObject
 
 GENERATION = "generation"

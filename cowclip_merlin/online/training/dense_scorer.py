@@ -36,7 +36,7 @@ class DenseScorer:
     """
 
     def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
-        from cowclip_merlin.models.multi_task import outputs
+        from cowclip_merlin.models import multi_task
 
         tf, fields = compat.tensorflow(), len(features.categorical)
         run = settings.run
@@ -60,7 +60,7 @@ class DenseScorer:
             rows = [block.combine(each, Ids(None, *lengths)) for each in rows]
             wide = tf.concat(rows[1:], axis=2) if len(rows) > 1 else None
             z = block.logits_of(Features(rows[0], wide, numbers))
-            return outputs.values_of(tf.cast(z, tf.float32), features.targets)
+            return multi_task.values_of(tf.cast(z, tf.float32), features.targets)
 
         # TensorFlow would warn of new functions in a loop when there are many copies.
         self._score = score.get_concrete_function()

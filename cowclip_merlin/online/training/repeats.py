@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.training.settings import MOST_KEYS
-from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.layout import LATEST, FieldRules
 from cowclip_merlin.types import Array
 
 _BYTES_OF_KEY = 50  # in memory, about

@@ -14,7 +14,8 @@ from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.turns import Alone
 from cowclip_merlin.tables import snapshot
-from cowclip_merlin.tables.shards.snapshot_parts import (
+from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
+from cowclip_merlin.tables.snapshot_parts import (
     WORKERS,
     PartsWriter,
     load_own,
@@ -22,7 +23,6 @@ from cowclip_merlin.tables.shards.snapshot_parts import (
     remove_parts,
     set_parts_aside,
 )
-from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
 from cowclip_merlin.types import Array, JsonObject
 
 SNAPSHOTS = "snapshots"

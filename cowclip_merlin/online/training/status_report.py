@@ -13,7 +13,7 @@ from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.recent_scores import TargetScores
 from cowclip_merlin.online.training.shards.turns import About
-from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.records import append_rows
 from cowclip_merlin.types import Json, JsonObject
 

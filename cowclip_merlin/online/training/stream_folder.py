@@ -34,15 +34,14 @@ from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.shards.snapshot_parts import set_parts_aside
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, times
+from cowclip_merlin.tables.snapshot_parts import set_parts_aside
 from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
-from cowclip_merlin.training.several_workers.run_checks import check_shared, run_log
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import check_alike, texts_of_all
-from cowclip_merlin.workers.failures import naming_lost_workers
+from cowclip_merlin.workers.agreement import check_alike, naming_lost_workers, texts_of_all
 
 ORDER = "order.txt"
 """File of a run: in which order it has read the partitions of a Kafka topic."""

@@ -18,14 +18,13 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
-from cowclip_merlin.optimizer.lazy_adam import Moments
+from cowclip_merlin.optimizer.row_optimizers import Moments
 from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
-from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.starting.warm_start import scoring_weights
 from cowclip_merlin.training.stopping.falling_rates import factor_after
-from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.training.train_step import check_loss, make_train_step, raising_diverged
 from cowclip_merlin.types import Array, Function, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -362,14 +361,14 @@ def _moments(usual: Hyperparameters, large: Hyperparameters) -> Moments:
 
 def _make_score(model: CTRModel, batches: BatchForm) -> Function:
     """Return a graph of rows [b, F] and numbers [b, C] that returns what `values_of` does."""
-    from cowclip_merlin.models.multi_task import outputs
+    from cowclip_merlin.models import multi_task
 
     tf = compat.tensorflow()
 
     @tf.function(input_signature=batches.signature[:2], autograph=False)
     def score(*batch: Ids | Tensor) -> Tensor:
         z = models.logits(model, batches.unpack(batch), training=False)
-        return outputs.values_of(z, model.blocks[0].columns.targets)
+        return multi_task.values_of(z, model.blocks[0].columns.targets)
 
     return score
 

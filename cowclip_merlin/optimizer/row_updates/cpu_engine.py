@@ -12,16 +12,17 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
-from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.exchange.replica import gather_ids
+from cowclip_merlin.optimizer.exchange import gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
+    AdagradState,
     Engine,
     TableState,
     refuse_outside,
     warn_of_stale_rows,
 )
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of, squares_of
+from cowclip_merlin.optimizer.update import summarize
 from cowclip_merlin.types import Array, ArrayOrTensor, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -228,3 +229,16 @@ def _starts_of_counts(counts: Array, groups: Groups) -> Array:
     if len(groups.ids):
         np.cumsum(np.add.reduceat(counts[groups.order], groups.starts[:-1]), out=starts[1:])
     return starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdagradEngine(CpuEngine):
+    """Updates the rows of a batch; only for `update="lazy"`, so no row misses a step."""
+
+    def alpha(self) -> Tensor:
+        """Return this step's learning rate."""
+        return self.optimizer._decayed_lr(tf.float32)
+
+    def _step(self, state: AdagradState, *sums: Any) -> Array:  # type: ignore[override]
+        *of_rows, _ = sums  # without squares of micro-batches
+        return self.kernels.adagrad_rows(*state, *of_rows)

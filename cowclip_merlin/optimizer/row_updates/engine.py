@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.exchange.replica import apply_locally
-from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
+from cowclip_merlin.optimizer.exchange import apply_locally
+from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 from cowclip_merlin.types import (
     Array,
@@ -30,7 +30,7 @@ from cowclip_merlin.types import (
 )
 
 if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.batch_read import BatchRead, ReadForm
+    from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
     from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()

@@ -10,20 +10,16 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.exchange.replica import (
-    assign_locally,
-    assign_rows_locally,
-    gather_ids,
-)
+from cowclip_merlin.optimizer.exchange import assign_locally, assign_rows_locally, gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
     Engine,
     TableState,
     warn_of_stale_rows,
 )
-from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
+from cowclip_merlin.optimizer.row_updates.variable_memory import call_in_graph
 from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
+from cowclip_merlin.optimizer.update import summarize
 from cowclip_merlin.types import Array, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:

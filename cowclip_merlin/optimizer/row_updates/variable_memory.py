@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
 from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
-from cowclip_merlin.types import Array, DType, Tensor, Variable
+from cowclip_merlin.types import Array, DType, Graph, Tensor, Variable
 
 tf = compat.tensorflow()
+
+
+def call_in_graph(
+    function: Callable[..., object], inputs: Sequence[Tensor], types: DType | Sequence[DType]
+) -> Tensor | list[Tensor]:
+    """Call a function of NumPy arrays, as `tf.numpy_function` does.
+
+    TensorFlow keeps such a function in the outermost graph, for the life of the process. So the
+    tables that the function refers to would never be freed, although their model is gone. Here
+    the graphs of the `tf.function` keep the function, and TensorFlow keeps a weak reference.
+
+    Args:
+        function: takes and returns arrays.
+        inputs: tensors.
+        types: data types of the results.
+
+    Returns:
+        The results as tensors.
+    """
+    if tf.executing_eagerly():
+        return tf.numpy_function(function, inputs, types)
+    for graph in _graphs_of_functions() or [tf.compat.v1.get_default_graph()]:
+        graph._cowclip_functions = [*getattr(graph, "_cowclip_functions", ()), function]
+    held = weakref.ref(function)
+    return tf.numpy_function(lambda *arrays: held()(*arrays), inputs, types)
+
+
+def _graphs_of_functions() -> list[Graph]:
+    """List the graphs of the `tf.function`s that are traced now, the innermost first."""
+    graphs, graph = [], tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        graphs.append(graph)
+        graph = graph.outer_graph
+    return graphs
 
 
 def _written(variables: Sequence[Variable], done: Sequence[Tensor]) -> None:
@@ -70,3 +107,38 @@ def on_host(
         results = call_in_graph(call, [*inputs, *memory, *used], types)
     _written(variables, results)
     return results
+
+
+HUGE = 2 << 20
+LEAST = 32 << 20
+"""Smallest size of an array in bytes for which the request pays off; it takes seconds, once."""
+
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name yet
+
+
+def hold_in_large_pages(*arrays: Array) -> list[Array]:
+    """Ask Linux to move these arrays to pages of 2 MB; their values do not change.
+
+    This is only a request. Other systems, kernels before 6.1 and a full memory ignore it
+    silently. A page of 4 kB contains about a hundred rows. A large table has a million of these
+    pages, but the processor caches the addresses of only a few thousand.
+
+    Args:
+        *arrays: contiguous NumPy arrays.
+
+    Returns:
+        An empty list, as `on_host` needs a list.
+
+    >>> import numpy as np
+    >>> hold_in_large_pages(np.zeros(1000))
+    []
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    madvise = ctypes.CDLL(None).madvise
+    for x in arrays:
+        start, end = -(-x.ctypes.data // HUGE) * HUGE, (x.ctypes.data + x.nbytes) // HUGE * HUGE
+        if x.nbytes >= LEAST and start < end:
+            for advice in (mmap.MADV_HUGEPAGE, _COLLAPSE):
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+    return []

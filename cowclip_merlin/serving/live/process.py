@@ -26,7 +26,7 @@ from cowclip_merlin.serving.live.web.app import make_app
 from cowclip_merlin.serving.live.web.connections import BoundedConnection
 from cowclip_merlin.serving.live.web.guard import Asgi
 from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, Listening, ServingLimits
-from cowclip_merlin.system.ports import cannot_listen, check_host
+from cowclip_merlin.system.processes import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
 
 LOG = logging.getLogger("cowclip.serve")

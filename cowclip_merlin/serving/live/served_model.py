@@ -16,10 +16,10 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
 from cowclip_merlin.serving.live.message_checks import check_message
 from cowclip_merlin.serving.live.shared_lock import SharedLock
-from cowclip_merlin.tables.loops.index_cells import cells_for
+from cowclip_merlin.tables.id_map import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.shards.snapshot_parts import load_whole
 from cowclip_merlin.tables.snapshot import part_of
+from cowclip_merlin.tables.snapshot_parts import load_whole
 from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.models.multi_task.outputs import values_by_label
+from cowclip_merlin.models.multi_task import values_by_label
 from cowclip_merlin.serving.triton.model import OUTPUT
 from cowclip_merlin.types import HashTable, RaggedTensor, Tensor
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.raw.values.whole_floats import DIGITS, WHOLE_FLOAT
+from cowclip_merlin.workflows.raw.values.value_text import DIGITS, WHOLE_FLOAT
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel

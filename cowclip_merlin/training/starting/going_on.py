@@ -9,7 +9,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.training.run_config import RunConfig, local_run
 from cowclip_merlin.training.run_logs import Metrics
 from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
-from cowclip_merlin.training.stopping.best_epoch import Score, kept_row, score_of
+from cowclip_merlin.training.stopping.early_stopping import Score, kept_row, score_of
 
 _OF_ONE_RUN: Mapping[str, Any] = {
     "epochs": 1,

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.models.hidden import engine
+from cowclip_merlin.models.hidden import fused
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 NAMES = {
@@ -91,13 +91,13 @@ def test_python_and_both_languages_agree_on_what_they_share():
     header = FOLDER.joinpath("mlp/engine.h").read_text()
     record = re.search(r"struct CowClipMlp \{(.*?)\};", header, re.S)[1]
     named = re.findall(r"(\w+)(?:\[\d\])?[,;]", record)
-    assert named == [name for name, _ in engine.EngineRecord._fields_]
-    assert f"functions[{len(engine.FUNCTIONS)}]" in record
+    assert named == [name for name, _ in fused.EngineRecord._fields_]
+    assert f"functions[{len(fused.FUNCTIONS)}]" in record
     names = re.search(r"enum MlpFunction \{(.*?)\}", header)[1]
-    wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in engine.FUNCTIONS]
+    wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in fused.FUNCTIONS]
     assert re.findall(r"\w+", names) == wanted
-    assert re.findall(r"__global__ void (\w+)", engine.PROGRAM) == list(engine.FUNCTIONS)
-    of_kernels = re.search(r"struct Matrix \{(.*?)\};", engine.PROGRAM, re.S)[1]
+    assert re.findall(r"__global__ void (\w+)", fused.PROGRAM) == list(fused.FUNCTIONS)
+    of_kernels = re.search(r"struct Matrix \{(.*?)\};", fused.PROGRAM, re.S)[1]
     of_host = re.search(r"struct CopyMatrix \{(.*?)\};", header, re.S)[1]
     assert of_kernels.replace("index_t", "Long").split() == of_host.split()
-    assert "MOST_MATRICES = 32 " in engine.PROGRAM and "CopyMatrix of[32];" in header
+    assert "MOST_MATRICES = 32 " in fused.PROGRAM and "CopyMatrix of[32];" in header

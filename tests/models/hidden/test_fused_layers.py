@@ -9,7 +9,7 @@ from emulated_cupy import COMPILER, another_order, launches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.models.hidden.check import reference
+from cowclip_merlin.models.hidden.fused import reference
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 TYPES = ["float32", "bfloat16"]
@@ -18,7 +18,7 @@ REFUSED = [0, WIDE_SUMS, MASK, DRELU, RELU | DRELU]
 
 @pytest.fixture
 def engine(tf, fake):
-    from cowclip_merlin.models.hidden.engine import engine_for
+    from cowclip_merlin.models.hidden.fused import engine_for
 
     return {name: engine_for(0, tf.as_dtype(name)) for name in TYPES}
 
@@ -148,11 +148,11 @@ def test_both_operations_are_on_the_device_of_the_engine(tf, engine):
 @pytest.mark.thorough
 def test_the_check_of_a_gpu_passes_with_right_products(tf, engine, monkeypatch):
     """With fewer rows, for time."""
-    from cowclip_merlin.models.hidden import check
+    from cowclip_merlin.models.hidden import fused as check
 
     monkeypatch.setattr(check, "SMALL", (512, check.LARGE[1]))
     for name in TYPES:
-        assert check.difference(engine[name], tf.as_dtype(name)) == ""
+        assert check.difference_from_numpy(engine[name], tf.as_dtype(name)) == ""
 
 
 def test_in_any_order_of_threads(tf, engine, fake):

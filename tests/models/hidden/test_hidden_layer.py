@@ -7,7 +7,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.models import MODELS, logits
-from cowclip_merlin.models.hidden.hidden_layer import CountedDropout, Dice, HiddenLayer
+from cowclip_merlin.models.hidden.layers import CountedDropout, Dice, HiddenLayer
 
 FULL = {"activation": "dice", "dropout": 0.4, "batch_norm": True}
 SMALL = {"embedding_dim": 4, "mlp": (6, 5), "seed": 3}
@@ -121,7 +121,7 @@ def test_towers_have_them_too(tf, schema, batch, multi_task):
 
 
 def test_half_precision(tf, schema, batch):
-    from cowclip_merlin.models.hidden.precision import computing_in
+    from cowclip_merlin.models.hidden.layers import computing_in
 
     exact = MODELS["deepfm"](schema, init_std=0.5, **SMALL, activation="gelu", batch_norm=True)
     with computing_in("bfloat16"):

@@ -2,7 +2,7 @@ import pytest
 
 from cowclip_merlin.online.events.features import CategoricalColumn, ListRules
 from cowclip_merlin.online.events.numbers import NumberScaling
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 
 LIST = "label: y\ntime: t\n"
 

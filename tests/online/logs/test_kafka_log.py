@@ -13,7 +13,7 @@ from log_servers import KafkaServer
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log, open_to_append
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 pytestmark = pytest.mark.system
 

@@ -14,7 +14,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.logs.redis_errors import log_error
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 pytestmark = [
     pytest.mark.system,

@@ -7,7 +7,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.retrying import Retrying
-from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import free_ports
 
 FEATURES = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
 COMMANDS = {

@@ -27,7 +27,7 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.training import RunSettings
 
 BATCHES, SIZE = 24, 64

@@ -10,8 +10,8 @@ from shard_steps import event
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.tables.shards.snapshot_parts import load_whole, part_folder
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+from cowclip_merlin.tables.snapshot_parts import load_whole, part_folder
 
 FIRST, LAST, NEWEST = 700, 1000, 1200
 FEATURES = """\

@@ -19,7 +19,7 @@ from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 EVENTS = 1000

@@ -17,7 +17,7 @@ from cowclip_merlin.online.training import stream_folder
 from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.system.folders import lock_folder
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of
 
 pytestmark = pytest.mark.runs

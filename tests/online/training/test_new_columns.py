@@ -36,7 +36,7 @@ from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
 pytestmark = pytest.mark.runs

@@ -8,7 +8,7 @@ from tiers import thorough
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.training.divergence import Diverged
+from cowclip_merlin.training.train_step import Diverged
 
 BATCHES = 30
 

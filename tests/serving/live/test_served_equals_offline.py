@@ -12,8 +12,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.serving.live.served_model import ServedModel, Version
-from cowclip_merlin.system.process_memory import resident_megabytes
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.system.machine import resident_megabytes
+from cowclip_merlin.tables.layout import FieldRules
 
 REQUESTS = 10_000
 

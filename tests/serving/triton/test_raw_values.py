@@ -15,7 +15,7 @@ from cowclip_merlin.serving.triton.raw_value_model import ids_of, scaled, vocabu
 from cowclip_merlin.workflows import Recipe
 from cowclip_merlin.workflows.nvtabular_graph import Statistics, load_workflow
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.values.whole_floats import whole_text
+from cowclip_merlin.workflows.raw.values.value_text import whole_text
 
 tf, nvtabular = compat.tensorflow(), compat.nvtabular()
 

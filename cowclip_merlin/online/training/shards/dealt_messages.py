@@ -19,7 +19,7 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.message_log import Message
 from cowclip_merlin.online.training.shards.turns import READ, Conductor, Turn
-from cowclip_merlin.tables.loops.hashing import GOLDEN
+from cowclip_merlin.tables.id_map import GOLDEN
 from cowclip_merlin.types import Array
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import texts_of_all

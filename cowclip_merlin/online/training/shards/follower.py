@@ -36,8 +36,8 @@ from cowclip_merlin.online.training.shards.turns import (
 )
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.shards.snapshot_parts import load_own, part_folder
 from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter, part_of
+from cowclip_merlin.tables.snapshot_parts import load_own, part_folder
 
 _ALL = 1 << 30  # worker 0 removes old parts
 

@@ -17,7 +17,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.training.batch_journal import Range
-from cowclip_merlin.tables.field_rules import TableStatistics
+from cowclip_merlin.tables.layout import TableStatistics
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import texts_of_all
 from cowclip_merlin.workers.collectives import gather

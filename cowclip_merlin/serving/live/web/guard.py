@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from cowclip_merlin.serving.live.web.refusal import Refusal
-from cowclip_merlin.system.ports import is_own_host
+from cowclip_merlin.system.processes import is_own_host
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Scope], Awaitable[None]]

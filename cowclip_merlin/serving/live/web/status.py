@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import __version__
 from cowclip_merlin.online.logs.open_log import shown_address
 from cowclip_merlin.serving.live.web.predicting import version_content
-from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from cowclip_merlin.workers.agreement import arrays_of_all, check_alike, numbers
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
 
+
 _AT_ONCE = 1 << 20  # rows
 
 

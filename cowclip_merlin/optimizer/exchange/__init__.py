@@ -1,1 +1,0 @@
-"""Exchange gradients between the replicas of a strategy, and between workers."""

@@ -1,1 +1,0 @@
-"""The update of tables by a Keras optimizer."""

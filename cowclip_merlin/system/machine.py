@@ -1,0 +1,143 @@
+"""What a result was measured on: hardware, versions of packages, and memory of a process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from cowclip_merlin.types import JsonObject
+
+
+def hardware() -> JsonObject:
+    """Return the processor, its cores, and the names of the GPUs that TensorFlow uses."""
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    known = [
+        tf.config.experimental.get_device_details(g) for g in tf.config.get_visible_devices("GPU")
+    ]
+    names = [details.get("device_name", "unknown") for details in known]
+    return processor() | {"gpus": len(names), "gpu": ", ".join(names)}
+
+
+def processor() -> JsonObject:
+    """Return the model and the cores of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    return {"machine": platform.machine(), "processor": model, "cores": os.cpu_count()}
+
+
+PACKAGES = (
+    "tensorflow",
+    "tf-keras",
+    "merlin-models",
+    "merlin-core",
+    "merlin-dataloader",
+    "nvtabular",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "dask",
+    "cudf-cu12",
+    "cupy-cuda12x",
+)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package and its dependencies, and its git revision if any."""
+    from cowclip_merlin import __version__
+
+    found = {"cowclip_merlin": __version__, "python": platform.python_version()}
+    revision = _git_revision()
+    if revision:
+        found["git_revision"] = revision
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["platform"] = platform.platform()
+    return found
+
+
+@cache  # the modules of this process stay what they are
+def _git_revision() -> str | None:
+    """Return the git revision of this package's checkout; None for an installed package."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def resident_megabytes(process: int | None = None) -> float:
+    """Return the memory that a process has now, in MB of 10^6 bytes.
+
+    Without Linux's /proc, that of this process is the largest so far.
+
+    Args:
+        process: its id; None for this process.
+
+    Raises:
+        OSError: there is no such process.
+
+    >>> 1 < resident_megabytes() <= peak_megabytes() + 1
+    True
+    """
+    name = "self" if process is None else str(process)
+    try:
+        pages = int(Path(f"/proc/{name}/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        if process is not None:
+            raise
+        return peak_megabytes()
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process had so far, in MB of 10^6 bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def bytes_left() -> int | None:
+    """Return how many bytes this process may still take; None without Linux's /proc.
+
+    The limits of `ulimit -v` and `ulimit -d` count, and the free memory of the machine.
+
+    >>> bytes_left() is None or bytes_left() > 0
+    True
+    """
+    try:
+        own, machine = _kilobytes("/proc/self/status"), _kilobytes("/proc/meminfo")
+    except OSError:
+        return None
+    left = [1024 * (machine["MemAvailable"] + machine.get("SwapFree", 0))]
+    limits = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
+    for limit, used in limits:
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            left.append(max(0, soft - 1024 * own[used]))
+    return min(left)
+
+
+def _kilobytes(file: str) -> dict[str, int]:
+    """Return the lines of a file of /proc that are numbers of kB, by name."""
+    words = [line.split() for line in Path(file).read_text(encoding="ascii").splitlines()]
+    return {w[0].rstrip(":"): int(w[1]) for w in words if len(w) == 3 and w[2] == "kB"}

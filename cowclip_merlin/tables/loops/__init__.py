@@ -1,1 +1,0 @@
-"""Building blocks of the compiled loops: hashes, memory, and the hash table."""

@@ -1,1 +1,0 @@
-"""What a run does only with several workers."""
