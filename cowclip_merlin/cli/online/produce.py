@@ -74,10 +74,11 @@ def run(args: argparse.Namespace) -> int:
     from cowclip_merlin.system.signals import GracefulStop
 
     _check(args)
+    pace, times = settings_from(args, Pace), settings_from(args, EventTimes)  # before any file
     stream, features, total = _generated(args) if args.generate else _played(args)
     stop = GracefulStop()
     with stop.catch_signals(), tqdm(total=total, unit="event", disable=None, leave=False) as bar:
-        producer = _producer(args, features, stop, bar)
+        producer = _producer(args, features, pace, times, stop, bar)
         produced = producer.run(stream)
     print(_summary(produced, paired=args.to is None), flush=True)
     damaged = getattr(stream, "damaged", None)
@@ -112,7 +113,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _producer(
-    args: argparse.Namespace, features: LogFeatures, stop: GracefulStop, bar: tqdm
+    args: argparse.Namespace,
+    features: LogFeatures,
+    pace: Pace,
+    times: EventTimes,
+    stop: GracefulStop,
+    bar: tqdm,
 ) -> Producer:
     from cowclip_merlin.online.producing.producer import Producer
 
@@ -123,8 +129,8 @@ def _producer(
     return Producer(
         features,
         _targets(args),
-        settings_from(args, Pace),
-        times=settings_from(args, EventTimes),
+        pace,
+        times=times,
         stopped=lambda: stop.signal_number is not None,
         progress=bar.update,
         trouble=trouble,

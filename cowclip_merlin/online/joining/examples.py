@@ -18,7 +18,7 @@ class ExampleWriter:
             nobody takes another column of the impression for it.
 
     >>> ExampleWriter("click", 0.1).write(b'{"request": "r1"}', 1)
-    b'{"request":"r1","click":1,"cowclip_sample_rate":0.1}'
+    b'{"request": "r1","click":1,"cowclip_sample_rate":0.1}'
     """
 
     def __init__(self, label: str, negatives: float) -> None:
