@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 LATE = "cowclip_late"
 """Column that is 1 in positives whose click came after the window of their impression."""
-
-OLD_NAMES = {SAMPLE_RATE: "sample_rate", LATE: "late"}
-"""What the two columns of a join were called before they had a prefix."""
 
 AHEAD = 86_400
 """Seconds by which an event may be ahead of this machine's clock.
@@ -82,19 +79,16 @@ def _json_of(value: bytes) -> Json:
 def encode_messages(
     values: Sequence[bytes],
     features: LogFeatures,
-    on_old_name: Callable[[str], None] = lambda _: None,
     places: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
     Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
-    earlier negative of the same request must not make it a repeat. `OLD_NAMES` count in messages
-    without `SAMPLE_RATE`, unless the features name such a column.
+    earlier negative of the same request must not make it a repeat.
 
     Args:
         values: messages with all inputs, labels and the time, and key and weight if there are such.
         features: the columns.
-        on_old_name: is called with an old name whose values count.
         places: after each message, in its log; needed if the features have `added` columns.
 
     Returns:
@@ -111,9 +105,9 @@ def encode_messages(
     table = {name: column_of(rows, name, features, damage) for name in columns}
     table |= _labels(rows, features, damage)
     events = encode_log(pa.table(table), features, damage)
-    rates, late = (_joined(rows, name, features, on_old_name) for name in (SAMPLE_RATE, LATE))
     if events.keys is not None:
-        _mark_late(events, late)
+        _mark_late(events, [row.get(LATE) for row in rows])
+    rates = [row.get(SAMPLE_RATE) for row in rows]
     if features.more_labels:
         _refuse_sampled(rates, damage)
         return events, damage
@@ -130,20 +124,6 @@ def _fill_added(
         for row, place in zip(rows, places):
             if place[0] <= column.until[0]:
                 row.setdefault(column.name, None)
-
-
-def _joined(
-    rows: Sequence[Row], name: str, features: LogFeatures, on_old_name: Callable[[str], None]
-) -> list[Json]:
-    """One of the columns that a join adds, of all messages; None where it is missing."""
-    values, old = [row.get(name) for row in rows], OLD_NAMES[name]
-    if old in features.names:
-        return values
-    for i, row in enumerate(rows):
-        if old in row and SAMPLE_RATE not in row:
-            values[i] = row[old]
-            on_old_name(old)
-    return values
 
 
 def refuse_ahead(

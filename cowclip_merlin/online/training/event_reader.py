@@ -27,9 +27,7 @@ _READ_AT_LEAST = 256
 class Decoder(Protocol):
     """Makes events of messages, and tells the time."""
 
-    def decode(
-        self, messages: Sequence[Message], warn: Callable[[str], None]
-    ) -> tuple[Events, Damage]:
+    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of messages, and what is wrong with some."""
 
     def now(self) -> float:
@@ -42,12 +40,10 @@ class _OwnDecoder:
     def __init__(self, features: LogFeatures) -> None:
         self._features = features
 
-    def decode(
-        self, messages: Sequence[Message], warn: Callable[[str], None]
-    ) -> tuple[Events, Damage]:
+    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of messages, and what is wrong with some."""
         values, places = [each.value for each in messages], [each.after for each in messages]
-        return encode_messages(values, self._features, warn, places)
+        return encode_messages(values, self._features, places)
 
     def now(self) -> float:
         """Return the time of this machine."""
@@ -96,7 +92,7 @@ class EventReader:
     ) -> None:
         self._decoder = decoder or _OwnDecoder(features)
         self._log, self._features, self.position = log, features, position
-        self._damaged, self._repeats, self._warn = damaged, repeats, warn
+        self._damaged, self._repeats = damaged, repeats
         self._refused, self._ahead = refused, RefusedMessages()
         self._taken = self._read_to = position
         self._waiting: list[_Piece] = []  # was read, and is in no batch yet
@@ -104,7 +100,6 @@ class EventReader:
         self._batch_began = 0.0
         self._end, self._end_asked = position, -1.0
         self._retrying = Retrying(lambda error: warn(f"{error}; training waits"))
-        self._old_names: set[str] = set()  # of columns that the user knows of
 
     @property
     def pending(self) -> int:
@@ -241,7 +236,7 @@ class EventReader:
             self._skip_to(self._read_to)
 
     def _decode(self, messages: list[Message]) -> None:
-        events, damage = self._decoder.decode(messages, self._say_old_name)
+        events, damage = self._decoder.decode(messages)
         self._refuse_ahead(messages, events, damage)
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
@@ -253,15 +248,6 @@ class EventReader:
         # A batch ends before the next event, not after its own: damaged ones in between are past.
         after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
         self._waiting.append(_Piece(events.filter(good), after))
-
-    def _say_old_name(self, name: str) -> None:
-        """Say once that a column without the prefix of a join counts as the join's."""
-        if name not in self._old_names:
-            self._old_names.add(name)
-            self._warn(
-                f"{self._log.name}: {name!r} counts as that of an older cowclip online join; name "
-                "the column in the features file if it is one of yours, or leave it out"
-            )
 
     def _refuse_ahead(self, messages: list[Message], events: Events, damage: Damage) -> None:
         """Refuse the messages ahead of the clock, or those that were refused before."""

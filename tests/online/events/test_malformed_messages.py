@@ -34,7 +34,7 @@ vectors:
 """
 COLUMNS = ["user", "item", "tags", "price", "click", "time", "request", "weight"]
 COLUMNS += ["buy", "sec", "text"]
-ADDED = ["cowclip_sample_rate", "cowclip_late", "sample_rate", "late", "other"]
+ADDED = ["cowclip_sample_rate", "cowclip_late", "other"]
 SCALARS = (
     st.none()
     | st.booleans()
@@ -146,7 +146,7 @@ def assert_as_written(found, row):
         assert mine == np.float32(value)
     if isinstance(row["weight"], float):
         assert weight == np.float32(row["weight"])
-    rate = row.get("cowclip_sample_rate", row.get("sample_rate"))
+    rate = row.get("cowclip_sample_rate")
     assert offset == np.float32(np.log(1 if rate is None else rate))
 
 

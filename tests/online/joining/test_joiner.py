@@ -169,7 +169,7 @@ def test_columns_of_the_log_are_not_taken_for_those_of_the_join(tmp_path):
     plain = replace(FEATURES, label="late")
     keys = [text_id(f"r{i}") for i in range(4)]
     for features in (FEATURES, named, plain):
-        events, damage = encode_messages(logs[2].values, features, pytest.fail)
+        events, damage = encode_messages(logs[2].values, features)
         assert not damage.reasons and events.offsets is None
         assert sorted(events.keys.tolist()) == sorted(keys)
     assert encode_messages(logs[2].values, named)[0].numbers[0, 0] == pytest.approx(np.log(1.25))

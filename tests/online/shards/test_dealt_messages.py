@@ -41,7 +41,7 @@ def test_equal_to_one_process(monkeypatch, features, sampled):
         decoder = DealtDecoder(Workers(rank, ("a:1", "b:1", "c:1")), features)
         exchange = lambda own, dealer: own_facts.append(own) or facts  # noqa: E731
         monkeypatch.setattr(decoder, "_exchange", exchange)
-        events, found = decoder.decode(given, lambda _: None)
+        events, found = decoder.decode(given)
         assert found.reasons == damage.reasons
         good = damage.good(len(given))
         for name in ("labels", "times", "keys", "offsets", "weights"):

@@ -86,15 +86,6 @@ def test_damaged_messages_are_counted_and_set_aside_once(tmp_path):
     assert lines[1]["text"] == "\\xff"
 
 
-def test_an_old_name_of_a_join_column_is_said_once(tmp_path):
-    said = []
-    log = log_of(tmp_path / "log", [json.dumps(event(i, sample_rate=0.5)).encode() for i in (0, 1)])
-    reader = reader_of(log, tmp_path, warn=said.append)
-    assert reader.next_batch(2, wait=0).offsets is not None
-    (line,) = said
-    assert "log: 'sample_rate' counts as that of an older cowclip online join" in line
-
-
 def test_a_line_that_a_killed_process_left_is_ended(tmp_path):
     file = tmp_path / "damaged.jsonl"
     file.write_text('{"after": [1], "reason')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -50,19 +50,16 @@ class DealtDecoder:
         """Return the time by the clock of worker 0."""
         return self.clock
 
-    def decode(
-        self, messages: Sequence[Message], warn: Callable[[str], None]
-    ) -> tuple[Events, Damage]:
+    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of all messages, and what is wrong with some.
 
         Args:
             messages: that all workers have read.
-            warn: takes old names of columns, once for each message.
         """
         dealer = dealt_to([message.after[0] for message in messages], self._group.size)
         own = np.flatnonzero(dealer == self._group.rank)
         values, places = [messages[i].value for i in own], [messages[i].after for i in own]
-        events, damage = encode_messages(values, self._features, warn, places)
+        events, damage = encode_messages(values, self._features, places)
         facts = self._exchange(_facts_of(events, damage), dealer)
         whole = Damage()
         if (facts[:, _FLAGS] & _DAMAGED).any():
@@ -114,15 +111,13 @@ class ConductorDecoder(DealtDecoder):
         super().__init__(conductor.group, features)
         self._conductor = conductor
 
-    def decode(
-        self, messages: Sequence[Message], warn: Callable[[str], None]
-    ) -> tuple[Events, Damage]:
+    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of all messages; see `DealtDecoder`."""
         clock = int(time.time())
         self.clock = float(clock)
         place = messages[-1].after[0]
         self._conductor.say(Turn(READ, len(messages), factor=clock, place=place))
-        return super().decode(messages, warn)
+        return super().decode(messages)
 
 
 def dealt_to(places: Sequence[int], size: int) -> Array:
