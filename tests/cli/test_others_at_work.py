@@ -18,7 +18,7 @@ def test_no_such_scheduler(tmp_path, monkeypatch, capsys):
     command = ["prepare", "table", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out"), *words]
     assert main(command) == 2
     told = capsys.readouterr().err.splitlines()
-    assert "error: 127.0.0.1:1: no Dask scheduler answers" in told[-1]
+    assert "error: --scheduler 127.0.0.1:1: no Dask scheduler answers" in told[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 

@@ -55,7 +55,7 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     """Its metrics have the seconds since the last call; the speed tells those of all rows."""
     whole = {"test_auc": 0.75, "test_log_loss": 0.5, "seconds": 100.0, "rows_per_second": 1e4}
     rest = whole | {"seconds": 10.0}
-    found = _scores([whole, rest], "done", False, 1_000_000)
+    found = _scores([whole, rest], "done", "test", 1_000_000)
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,6 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import Scorer, score_files
 from cowclip_merlin.training.scoring import predicting
-from cowclip_merlin.workflows import read_log
 
 COUNTRIES = ["NA", "null", "", '"x', "DE"]
 HEADER = "y,user,country,price,request"
@@ -103,8 +103,9 @@ def test_a_frame_is_scored_likewise(scorer, made, expected):
 
 
 def test_batches_and_pieces_do_not_matter(scorer, made, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(read_log, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(read_log, "_FRAME_ROWS", 7)
+    module = sys.modules["cowclip_merlin.workflows.read_log"]  # the package has the function
+    monkeypatch.setattr(module, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(module, "_FRAME_ROWS", 7)
     monkeypatch.setattr(predicting, "PREDICTION_BATCH_SIZE", 64)
     out = tmp_path / "scores.parquet"
     score_files(made / "RUN", made / "new.tsv", out=out)
