@@ -50,7 +50,10 @@ CASES = {
     "online": "online train --from examples --features ../events.csv.yaml --out stream "
     "--model deepfm --mlp 16,16 --batch-size 1024 --seed 7 --snapshot-every 0 --until-end",
 }
-"""Case -> arguments of `cowclip`; a case reads what those before it have written."""
+"""Case -> arguments of `cowclip`."""
+
+NEEDS = {"join": "produce", "decode": "join", "online": "join"}
+"""Case -> the one whose logs it reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,9 @@ class VersionsSettings:
         for case in self.cases:
             one_of("--cases", case, CASES)
         check_unique({"--cases": self.cases})
+        for i, case in enumerate(self.cases):
+            if case in NEEDS and NEEDS[case] not in self.cases[:i]:
+                raise InputError(f"--cases: {case} reads what {NEEDS[case]} writes; put that first")
         if not _python(self.against).exists():
             raise InputError(f"{_python(self.against)} is missing: run `make venv` in that folder")
 

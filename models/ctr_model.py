@@ -1,9 +1,9 @@
 """The Merlin model of the five builders, which brings the rows of its tables up to date.
 
-Bring the rows of a model's tables up to date for an optimizer with `update="exact"`.
-Such an optimizer postpones the steps of rows that are absent from a batch. A forward pass must
-first bring the rows that it reads up to date. A caller that reads or replaces whole tables must
-first bring all rows up to date. The model and its layers share one `RowSync` for this.
+An optimizer with `update="exact"` postpones the steps of rows that are absent from a batch. A
+forward pass must first bring the rows that it reads up to date. A caller that reads or replaces
+whole tables must first bring all rows up to date. The model and its layers share one `RowSync` for
+this.
 """
 
 from __future__ import annotations

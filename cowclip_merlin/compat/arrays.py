@@ -1,6 +1,5 @@
 """Share memory of NumPy with TensorFlow, number the parts of an array, and sort on the device.
 
-Sort on the device that has the numbers.
 On a GPU, `tf.argsort` gives a whole vector to one block of threads, in the versions we read. The
 operation behind `tf.sparse.reorder` sorts with all blocks, and keeps the order of equal keys.
 """

@@ -1,6 +1,5 @@
 """Provide TensorFlow with Keras 2 and its optimizers, with correct lookups and saved state.
 
-Keep every occurrence of an id in the gradients of TensorFlow's lookups of sparse ids.
 `tf.nn.embedding_lookup_sparse` and `tf.nn.safe_embedding_lookup_sparse` sum the gradients of equal
 ids. Keras, feature columns and Merlin's list columns call them. CowClip counts the entries of a
 gradient, so it needs one entry for each occurrence.

@@ -1,6 +1,5 @@
 """Make names and paths that TensorFlow accepts for columns and files with any name.
 
-Paths that TensorFlow takes as they are.
 TensorFlow looks for the files of a checkpoint by a pattern, as a shell does. So it does not find
 those in a folder `sweep[lr=1e-3]`, and Keras cannot save there.
 """

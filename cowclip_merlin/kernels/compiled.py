@@ -1,8 +1,8 @@
 """Compile the loops of this package with numba, and prefetch what they read.
 
-Prefetch memory into the processor's cache, for which Numba has no function.
-The rows of a batch are scattered over a large table, so each access would wait for memory. A
-prefetch is only a hint: it changes no value and cannot fail, whatever the address.
+Numba has no function that prefetches memory into the processor's cache. The rows of a batch are
+scattered over a large table, so each access would wait for memory. A prefetch is only a hint: it
+changes no value and cannot fail, whatever the address.
 """
 
 from __future__ import annotations

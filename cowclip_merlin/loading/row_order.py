@@ -1,11 +1,9 @@
 """Order the rows of an epoch, and hold some of them out for validation.
 
-Order the rows of an epoch, in the same way for resident and streamed data.
-The order is a seeded permutation of all rows. Batch `i` of epoch `e` always has the same rows, so
-a resumed run equals an uninterrupted one. Two generators make such orders: NumPy on the host, and
-Philox, a generator of TensorFlow, on the device.
+The order is a seeded permutation of all rows, the same for resident and streamed data. Batch `i` of
+epoch `e` always has the same rows, so a resumed run equals an uninterrupted one. Two generators
+make such orders: NumPy on the host, and Philox, a generator of TensorFlow, on the device.
 
-Hold out train rows for validation, so that settings can be chosen without the test rows.
 The held-out rows do not depend on a run's seed, only on the number of train rows, the fraction and
 how they are chosen. So all runs of a search are compared on the same rows, and no run trains on
 them.

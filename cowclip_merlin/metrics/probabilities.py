@@ -1,6 +1,5 @@
 """Compute how well predicted click probabilities, or numbers, fit the labels; check the rows.
 
-Compute how well predicted click probabilities fit the labels.
 >>> labels, probabilities = [0, 1, 1, 0], [0.25, 0.5, 0.75, 0.25]
 >>> round(log_loss(labels, probabilities), 4), calibration(labels, probabilities)
 (0.389, 0.875)

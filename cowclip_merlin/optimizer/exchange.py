@@ -1,10 +1,8 @@
 """Exchange gradients and ids of a step between replicas of `tf.distribute`, or between workers.
 
-Support replicas of `tf.distribute`: replicated variables, and gradients and ids of a step.
 A step runs in every replica. The replicas first exchange gradients and ids. So each one makes the
 same step on its own copy of a table, and the copies stay equal without further exchange.
 
-Exchange the gradients of a step between workers, so that all of them make the same update.
 Each worker sums the gradients of equal ids in its part of the batch, and counts the ids. It then
 gets the distinct ids, counts and sums of all workers. The clip needs the counts of the whole batch:
 without them, N workers would train another algorithm.

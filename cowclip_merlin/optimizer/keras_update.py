@@ -1,12 +1,11 @@
 """Update embedding tables with the Keras embedding optimizer: clip before, or Clippy after.
 
-Compute clipped gradients of embedding tables for a Keras optimizer.
-Steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count, L2, threshold, clip.
+The clipped gradients are steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count,
+L2, threshold, clip.
 
-Apply Clippy to one step of a Keras optimizer: make the step, measure it, scale it back.
-Source: Tang et al., arXiv 2302.09178; see `cowclip_merlin.clip.clippy_factor`. Clippy bounds the
-change of the weights, so it works alike for Adam, Adagrad and any other optimizer. Their moments
-and accumulators use the unclipped gradient.
+For Clippy, the step is made, measured and scaled back. Source: Tang et al., arXiv 2302.09178; see
+`cowclip_merlin.clip.clippy_factor`. Clippy bounds the change of the weights, so it works alike for
+Adam, Adagrad and any other optimizer. Their moments and accumulators use the unclipped gradient.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Liu et al., "Monolith: Real Time Recommendation System With Collisionless Embedding Table", 2022
 (arXiv 2209.07663), section 2.1. Unlike there, an id gets its row before the forward pass.
 
-The part of a growing table that one of several workers has: the rows of its own ids.
-An id belongs to the worker that `pairs.owners` names. The rows of absent ids are on every worker,
-and the same.
+Of several workers, each has the rows of its own ids. An id belongs to the worker that
+`pairs.owners` names. The rows of absent ids are on every worker, and the same.
 """
 
 from __future__ import annotations

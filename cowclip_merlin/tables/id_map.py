@@ -1,12 +1,12 @@
 """Which row an id has: an exact map of (field, 64-bit id) to a row of the embedding table.
 
-The 64-bit hash functions of growing tables: splitmix64 (Steele, Lea and Flood, 2014).
-They depend on their arguments only, so two machines and a replay get the same numbers.
+Ids are hashed by splitmix64 (Steele, Lea and Flood, 2014). The hashes depend on their arguments
+only, so two machines and a replay get the same numbers.
 
-An open-addressing hash table of (field, 64-bit id) -> 31-bit number, as compiled loops.
-Linear probing; deletion shifts later cells back, so there are no tombstones. A cell is one line
-of `cells`, int64 [size, 2] with `size` a power of two: the id, and (field + 1) * 2^32 + number.
-Where the second is 0 the cell is empty. Pairs are compared in full, so none ever collide.
+The map is an open-addressing hash table, as compiled loops. Linear probing; deletion shifts later
+cells back, so there are no tombstones. A cell is one line of `cells`, int64 [size, 2] with `size` a
+power of two: the id, and (field + 1) * 2^32 + number. Where the second is 0 the cell is empty.
+Pairs are compared in full, so none ever collide.
 
 Monolith uses a cuckoo map; linear probing reads one cache line for most ids instead of two.
 """

@@ -1,9 +1,9 @@
 """Save and restore checkpoints: weights, optimizer state and the position in the epoch.
 
-Checkpoints of tables of which each worker has a part, read by any number of workers.
-Worker 0 writes `checkpoints/ckpt-K`, with its part of the tables and everything that all workers
-have alike. Before, every other worker has written `checkpoints/workers/R-of-N/ckpt-K`. If as many
-workers read them, each reads its own file. Otherwise each makes a file of its rows from all parts.
+Several workers may each have a part of the tables. Worker 0 writes `checkpoints/ckpt-K`, with its
+part of the tables and everything that all workers have alike. Before, every other worker has
+written `checkpoints/workers/R-of-N/ckpt-K`. If as many workers read them, each reads its own file.
+Otherwise each makes a file of its rows from all parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Write the logs of a run: train.log, CSV rows, TensorBoard events; the names of what they hold.
 
-Protocol of recorders, which the training loop calls before its steps.
-`cowclip_merlin.diagnostics` implements a recorder. Training imports only this protocol, so that
-diagnostics can import training.
+The training loop calls recorders before its steps. `cowclip_merlin.diagnostics` implements a
+recorder. Training imports only this protocol, so that diagnostics can import training.
 """
 
 from __future__ import annotations

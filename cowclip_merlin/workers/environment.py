@@ -1,8 +1,7 @@
 """Read which workers train together from `TF_CONFIG` or the variables of `srun`.
 
-Read from the variables of `srun` on which machines the tasks of this step run.
-TensorFlow's `SlurmClusterResolver` is not used: it fails on machines without GPUs, and it sorts
-the machines by name, so that the tasks of n2 and n10 get each other's addresses.
+TensorFlow's `SlurmClusterResolver` is not used: it fails on machines without GPUs, and it sorts the
+machines by name, so that the tasks of n2 and n10 get each other's addresses.
 """
 
 from __future__ import annotations

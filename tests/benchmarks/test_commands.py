@@ -157,6 +157,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("prepare", ["--rows", "5,5"], "--rows 5,5"),
         ("prepare", ["--workers", "x"], "--workers 'x'"),
         ("prepare", ["--work", __file__], __file__),
+        ("versions", ["--against", ".", "--cases", "join,produce"], "join reads what produce"),
         ("step profile", ["--update", "eager"], "eager"),
         ("step profile", ["--steps", "0"], "--steps is 0"),
         ("rows tables", ["--tfra-python", "no-such/python"], "no-such/python: no such program"),

@@ -1,9 +1,9 @@
 """CUDA C++ that groups the ids of a batch: a stable radix sort, then the distinct ids.
 
-CUDA C++ of sums over the tiles before a tile, in one launch ("decoupled look-back").
-A tile of keys needs the counts of all tiles before it, and gets them by looking back: each tile
-publishes its own counts, then adds those of the tiles before it until it finds one that already
-knows its sum. This is safe for two reasons:
+Sums over the tiles before a tile take one launch ("decoupled look-back"). A tile of keys needs the
+counts of all tiles before it, and gets them by looking back: each tile publishes its own counts,
+then adds those of the tiles before it until it finds one that already knows its sum. This is safe
+for two reasons:
 
 - A state holds counts and flag in one aligned word of 64 bits, which is read and written whole. A
   reader that sees the flag sees the counts, and reads nothing else on its strength. So neither a

@@ -1,17 +1,15 @@
 """CUDA C++ that replays the steps that rows have missed, and reads the rows of a batch.
 
-CUDA C++ that replays the steps that rows have missed.
-The source follows `source.COMMON_SOURCE` and `group.GROUP_SOURCE` in one program and uses
+`REPLAY_SOURCE` follows `source.COMMON_SOURCE` and `group.GROUP_SOURCE` in one program and uses
 their functions. A replay computes roots and quotients approximately: NVIDIA documents relative
 errors of at most 2^-23 and 2^-22. `tests/kernels/replay_arithmetic.py` says how far these take a
 weight from the exact replay. It ends early when the number is at rest, by the rule of
 `kernels.loops.replay.is_at_rest`.
 
-CUDA C++ that reads the rows of a batch: missed steps, then everything that the layers read.
 `fetch_rows` applies the missed steps to the distinct rows of a batch and writes the rows side by
 side. The tables stay as they are, so a refused step needs no repair. `read_batch` then writes the
 input of the hidden layers, the sum of the id weights and the second-order term of FM in one pass.
-The source follows `replay.REPLAY_SOURCE` in one program and uses its functions.
+The source follows `REPLAY_SOURCE` in one program and uses its functions.
 """
 
 from __future__ import annotations

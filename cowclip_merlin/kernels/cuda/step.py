@@ -1,13 +1,12 @@
 """CUDA C++ of a step: sums, L2, clip and Adam of grouped rows, and Adam of the dense weights.
 
-CUDA C++ of a step on grouped rows: sums, L2, clip and Adam.
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
-launch does not depend on it: each tile takes several rows. One launch serves several tables.
-The source follows `COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their
+launch does not depend on it: each tile takes several rows. One launch serves several tables. The
+source follows `COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their
 functions.
 
-CUDA C++ of Adam for the dense weights: one launch updates all of them.
-The source follows `step.STEP_SOURCE` in one program and uses its functions.
+One launch updates all dense weights. Its source follows `STEP_SOURCE` in one program and uses its
+functions.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Divisions do not check for zero (`error_model="numpy"`), because the check prevents vector
 instructions.
 
-Compiled loops of a step of Adagrad: an accumulator per number, or per row.
-Rows are taken in chunks and transposed, as in `loops.rows`, with the same clip.
+Adagrad has an accumulator per number, or per row. Its rows are taken in chunks and transposed, too,
+with the same clip.
 """
 
 from __future__ import annotations

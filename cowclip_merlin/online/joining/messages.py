@@ -11,13 +11,9 @@ import numpy.typing as npt
 
 from cowclip_merlin.online.events.events import Damage, encode_times
 from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
-from cowclip_merlin.online.events.requests import remedy_without, text_of_value
-from cowclip_merlin.tables.layout import LATEST
-from cowclip_merlin.types import Json
+from cowclip_merlin.online.events.requests import column_of, remedy_without, text_of_value
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from cowclip_merlin.online.events.features import LogFeatures
 
 
@@ -57,16 +53,19 @@ class MessageParser:
             values: the messages.
             now: seconds since 1970 by this machine's clock.
         """
-        damage, keys, times = Damage(), [], []
-        for i, row in enumerate(decode_messages(values, damage)):
-            key, time = "", 0
+        damage, keys = Damage(), []
+        rows = damage.rows = decode_messages(values, damage)
+        for i, row in enumerate(rows):
+            key = ""
             try:
-                key, time = self._key_of(row), row[self._time]
+                key = self._key_of(row)
             except ValueError as error:
                 damage.reasons.setdefault(i, str(error))
             keys.append(key)
-            times.append(time)
-        seconds = self._seconds(times, damage)
+        for i in damage.reasons:
+            rows[i] = {self._time: None}
+        times = column_of(rows, self._time, self._features, damage)
+        seconds = encode_times(times, self._features, damage)
         refuse_ahead(seconds, now, self._features, damage)
         if not damage.reasons:
             return ParsedMessages(keys, seconds, list(values), {})
@@ -85,23 +84,3 @@ class MessageParser:
         if not key:
             raise ValueError(f"{self._key} is missing; an event needs its key")
         return key
-
-    def _seconds(self, times: list[Json], damage: Damage) -> npt.NDArray[np.int64]:
-        """Whole seconds of all times, 0 where one is damaged."""
-        # Numbers in range need no detour by text; events.py takes the same floor.
-        is_plain = self._features.time_format is None and {type(x) for x in times} <= {int, float}
-        if is_plain and all(0 <= time <= LATEST for time in times):
-            return np.floor(np.array(times, np.float64)).astype(np.int64)
-        return encode_times(self._texts(times, damage), self._features, damage)
-
-    def _texts(self, times: list[Json], damage: Damage) -> pa.Array:
-        import pyarrow as pa
-
-        texts: list[str | None] = []
-        for i, time in enumerate(times):
-            try:
-                texts.append(text_of_value(time, self._time, is_id=False))
-            except ValueError as error:
-                damage.reasons.setdefault(i, str(error))
-                texts.append("0")
-        return pa.array(texts, pa.string())

@@ -1,13 +1,12 @@
 """Start a run from an earlier one with other ids, or an epoch with new embeddings.
 
-Start a run from an earlier one, whose data may have other ids.
 A value that both vocabularies have keeps its embedding row and the row's optimizer state. A new
 value starts as in any run. Dense weights, their optimizer state and the counts of steps go on, so
 that no learning rate warms up again.
 
-Start an epoch with new embeddings, and keep the layers that read them.
-Where most ids are rare, the embeddings overfit in the second epoch. The layers after them do not:
-they learn from new embeddings in each epoch (Liu et al., arXiv 2407.01607).
+New embeddings leave the layers that read them as they are. Where most ids are rare, the embeddings
+overfit in the second epoch. The layers after them do not: they learn from new embeddings in each
+epoch (Liu et al., arXiv 2407.01607).
 """
 
 from __future__ import annotations

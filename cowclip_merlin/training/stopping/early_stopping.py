@@ -1,10 +1,8 @@
 """Stop a run whose validation score no longer improves; find and keep its best weights.
 
-The best scoring of a run: which it is, where its weights are, and what to tell about it.
 A run scores after each epoch, and with `evaluate_every` also within it: each scoring is a row of
 metrics.csv.
 
-Stop a run whose validation score no longer improves, and keep its best weights.
 `checkpoints/best/ckpt-K` is a copy of the checkpoint after scoring K. The one with the largest K is
 the best. The folder may also hold the one that was best a scoring earlier: a resumption needs it if
 the last checkpoint is damaged.
