@@ -192,7 +192,9 @@ class ClickModel(SyncedLayer, mm.Block):
         Returns:
             What the layers need; and the read, which makes gradients of the tables from theirs.
         """
-        layers = self.row_sync.layers
+        layers, cowclip = self.row_sync.layers, self.row_sync.cowclip
+        if cowclip is None or not cowclip.reads_batches:
+            return None
         fused = all(type(x) is embedding.FusedEmbedding and x.trainable for x in layers)
         usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
         usual = usual and not hasattr(self, "towers")  # their gates have no padded columns

@@ -90,12 +90,13 @@ class RowSync:
         self.capacity = capacity
         self.grows_with: CowClip | None = None
         self.zero_rows = self.shared_rows = 0
+        self._registered = False
 
     def attach(self, cowclip: CowClip | None) -> None:
         """Attach this optimizer, after the previous one has brought all rows up to date."""
         if self.cowclip is not cowclip:
             self.flush()
-        self.cowclip = cowclip
+        self.cowclip, self._registered = cowclip, False
         self._register_tables()
 
     def before_read(self, layer: FusedEmbedding, index: int, rows: Tensor) -> None:
@@ -108,8 +109,7 @@ class RowSync:
         """
         # One call for all layers: `ClickModel.call` reads the first layer before the others.
         if self.cowclip is not None and layer is self.layers[0]:
-            if index == 0:
-                self._register_tables()  # layers may have been built since `attach`
+            self._register_tables()
             tables = [each.table_at(index) for each in self.layers]
             if behind := [table for table in tables if table.trainable]:
                 self.cowclip.catch_up(behind, rows)
@@ -172,14 +172,17 @@ class RowSync:
     @contextmanager
     def using(self, cowclip: CowClip | None) -> Iterator[None]:
         """Attach another optimizer, or None, within the block, without a flush."""
-        before, self.cowclip = self.cowclip, cowclip
+        before = self.cowclip, self._registered
+        self.cowclip, self._registered = cowclip, False
         try:
             yield
         finally:
-            self.cowclip = before
+            self.cowclip, self._registered = before
 
     def _register_tables(self) -> None:
-        if self.cowclip is not None:
+        """Register the tables once; again if some layers were built since."""
+        if self.cowclip is not None and not self._registered:
+            self._registered = all(layer.built for layer in self.layers)
             trained = [layer for layer in self.layers if layer.trainable]
             found = [(i, *pair) for x in trained for i, pair in enumerate(x.table_layouts())]
             found = [each for each in found if each[1].trainable]  # a field may be frozen

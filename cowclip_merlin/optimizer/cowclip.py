@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin import compat, workers
+from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.config import Config, check, resolve, row_slots
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer import embedding_variables
+from cowclip_merlin.optimizer.config import Config, check, is_plain_adagrad, resolve, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.exchange import exchange_gradients, sum_gradients
-from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, optimizers_of
-from cowclip_merlin.optimizer.keras_update import KerasUpdate
-from cowclip_merlin.optimizer.row_optimizers import Moments
-from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
-from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
-from cowclip_merlin.optimizer.update import ClipStatistics, Update
+from cowclip_merlin.optimizer.exchange import add_replicated_weight, exchange_gradients
+from cowclip_merlin.optimizer.inner_optimizers import optimizers_of
+from cowclip_merlin.optimizer.keras_update import KerasEngine
+from cowclip_merlin.optimizer.row_optimizers import Moments, moments_of
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.optimizer.row_updates.cpu_engine import AdagradEngine, CpuEngine
+from cowclip_merlin.optimizer.row_updates.engine import Engine
+from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
+from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
+from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm, UniqueRows, flat_ids
 from cowclip_merlin.optimizer.wrapping_optimizer import WrappingOptimizer
 from cowclip_merlin.tables import TableLayout
-from cowclip_merlin.types import JsonObject, KerasOptimizer, Operation, Pair, Tensor, Variable
+from cowclip_merlin.types import (
+    IndexedSlices,
+    JsonObject,
+    KerasOptimizer,
+    Operation,
+    Pair,
+    Tensor,
+    Variable,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.optimizer.embedding_variables import Pattern
@@ -119,31 +133,20 @@ class CowClip(WrappingOptimizer):
         link_rates: bool = True,
         name: str = "CowClip",
     ) -> None:
-        super().__init__(name)
         thresholds = ClipSettings(
             r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
         )
-        self._asked = Config(
+        asked = Config(
             clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend,
             micro_batches=micro_batches,
         )  # fmt: skip
-        inner = InnerOptimizers(
-            embedding_optimizer,
-            dense_optimizer,
-            update=update,
-            link_rates=link_rates,
-            outer=CowClip,
-        )
-        self._link_rates = link_rates
-        self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both
-        self.config = resolve(self._asked, self.embedding_optimizer)
+        both = embedding_optimizer, dense_optimizer
+        super().__init__(name, *both, asked=asked, link_rates=link_rates)
+        self.config = resolve(asked, self.embedding_optimizer)
         _log.info("update %s, backend %s", self.config.update, self.backend)
         self.tables = EmbeddingTables(embeddings=embeddings, skip=skip, fields=fields)
-        self._statistics = ClipStatistics(self.add_weight)
-        self._update = self._make_update(self.config)
-        self.reserved_rows: int | None = None
-        self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
-        self._track_trackable(self.dense_optimizer, "dense_optimizer")
+        self._engine = self._engine_of(self.config)
+        self._of_clip: list[Variable] = []  # share of clipped rows, mean factor
 
     @classmethod
     def of(
@@ -175,11 +178,31 @@ class CowClip(WrappingOptimizer):
         usual["clip"] = clip or values.clip or "none"
         return cls(*pair, **usual, **asdict(values.clip_settings), **arguments)
 
-    def _make_update(self, config: Config) -> Update:
-        parts = {"config": config, "tables": self.tables, "optimizer": self.embedding_optimizer}
+    def _engine_of(self, config: Config) -> Engine:
+        """Return what makes the steps with these settings."""
+        adam, backend = self.embedding_optimizer, config.backend
+        parts = {"config": config, "tables": self.tables, "optimizer": adam}
         if config.by_keras:
-            return KerasUpdate(**parts)
-        return RowUpdate(add_weight=self.add_weight, create_state=self._create_state, **parts)
+            return KerasEngine(**parts)
+        # Read the moments now: in the graph of a first step they are tensors without a value.
+        adagrad = is_plain_adagrad(adam)
+        parts["add_weight"] = self.add_weight
+        parts["settings"] = RowSettings(
+            l2=config.l2,
+            clip=config.clip,
+            clip_settings=config.clip_settings,
+            micro_batches=config.micro_batches,
+            epsilon=adam.epsilon,
+            **({} if adagrad else asdict(moments_of(adam))),
+        )
+        if backend == "tensorflow":
+            return TensorFlowEngine(**parts)
+        if backend == "cupy":
+            gpu_ops.require_cupy()
+            operations, load_kernels = gpu_ops.operations(), gpu_ops.load_kernels
+            owner = operations.new_owner()
+            return GpuEngine(operations=operations, load_kernels=load_kernels, owner=owner, **parts)
+        return (AdagradEngine if adagrad else CpuEngine)(kernels=kernels.load(backend), **parts)
 
     @contextmanager
     def tracing_with(
@@ -207,17 +230,20 @@ class CowClip(WrappingOptimizer):
         """
         if self.config.update == "exact":
             raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
-        before = self.config, self._update
-        moments_before = self._inner.set_moments(moments)
+        before, inner = (self.config, self._engine), self._by_role().values()
+        moments_before = None if moments is None else self.embedding_optimizer.moments
+        for each in inner if moments else ():
+            each.moments = moments
         parts = micro_batches or self.config.micro_batches
         values = {"l2": l2, "clip_settings": clip_settings, "micro_batches": parts}
         self.config = replace(self.config, **values)
-        self._update = self._make_update(check(self.config))
+        self._engine = self._engine_of(check(self.config))
         try:
             yield
         finally:
-            self.config, self._update = before
-            self._inner.set_moments(moments_before)
+            self.config, self._engine = before
+            for each in inner if moments else ():
+                each.moments = moments_before
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
@@ -243,36 +269,43 @@ class CowClip(WrappingOptimizer):
         pairs, groups = self.tables.check_step(list(grads_and_vars))
         if not pairs:  # as in Keras, for a model without trainable layers
             return tf.no_op()
-        with tf.init_scope():
-            # Create all state first: under a strategy, variables that are created within a step
-            # would depend on its operations.
-            for group, tables in zip(groups, (True, False)):
-                self._create_state([v for _, v in group], tables=tables)
+        # Create all state first: under a strategy, variables that are created within a step would
+        # depend on its operations.
+        self._create_state(*([v for _, v in group] for group in groups))
         if experimental_aggregate_gradients:
             # An aggregator may return other gradients, dense ones of a table, too: split again.
-            groups = self.tables.split(sum_gradients(pairs, self._aggregate_gradients))
-            group = workers.current()
+            groups = self.tables.split(list(self._aggregate_gradients(pairs)))
+            group, together = workers.current(), self.tables.read_together
             if group is not None:
-                sum_rows = self._update.sum_rows
-                groups = exchange_gradients(group, *groups, self.tables.read_together, sum_rows)
+                groups = exchange_gradients(group, *groups, together, self._sum_rows)
         table_pairs, dense_pairs = groups
         steps: list[Tensor | Operation] = []
         if table_pairs:
-            steps, summary = self._update.apply(table_pairs)
-            self._statistics.record(summary)
+            steps, summary = self._engine.step(table_pairs)
+            if self.config.update == "dense":  # rows are never behind
+                self._engine.flush(wait=False)
+            for variable, value in zip(self._of_clip, summary or ()):
+                variable.assign(value)
         if dense_pairs:
             # After the tables: a gradient that is not finite must stop the whole step.
             with tf.control_dependencies([s for s in steps if s is not None]):
-                steps = [*steps, self._update.apply_dense(self.dense_optimizer, dense_pairs)]
+                steps = [*steps, self._engine.step_dense(self.dense_optimizer, dense_pairs)]
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
+
+    def _sum_rows(self, slices: IndexedSlices) -> UniqueRows:
+        """Sum this worker's gradients of equal ids, which has its share of the micro-batches."""
+        parts, group = self.config.micro_batches, workers.current()
+        if parts == 1 or self.config.by_keras:
+            return self._engine.sum_rows(slices)
+        return self._engine.sum_rows(slices, max(1, round(parts / (group.size if group else 1))))
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> list[Pair]:
         """Compute gradients as in Keras; `fit` calls this right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
-        if self.config.update == "exact":
-            sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
-            self._update.refuse_never_caught_up(sparse)
+        for gradient, table in pairs if self.config.update == "exact" else ():
+            if isinstance(gradient, tf.IndexedSlices) and not self.tables.of(table).caught_up:
+                embedding_variables.refuse_never_caught_up(table)
         return pairs
 
     def register_tables(
@@ -306,7 +339,17 @@ class CowClip(WrappingOptimizer):
             ids: numbers of the rows to read, any shape, ragged or sparse, with duplicates.
         """
         if self.config.update == "exact":
-            self._update.catch_up(table, ids)
+            tables = list(table) if isinstance(table, (list, tuple)) else [table]
+            embedding_variables.refuse_foreign(tables)
+            self._create_missing(self.tables.registered, *([each] for each in tables))
+            for each in tables:
+                self.tables.of(each).caught_up = True
+            self._engine.catch_up(tables, flat_ids(ids))
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether `read_batch` can read a batch: only the backend "cupy" can, in one process."""
+        return self._engine.reads_batches and workers.current() is None
 
     def read_batch(
         self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
@@ -326,9 +369,10 @@ class CowClip(WrappingOptimizer):
             The read; None if the backend cannot, or if a strategy or workers share the batch.
         """
         others = self.tables.group(tables)[1]  # which the dense optimizer trains
-        if self.config.by_keras or others:
+        if others or not self.reads_batches:
             return None
-        return self._update.read(tables, ids, numbers, form)
+        self._create_missing(self.tables.registered, *([each] for each in tables))
+        return self._engine.read(tables, ids, numbers, form)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.
@@ -337,27 +381,55 @@ class CowClip(WrappingOptimizer):
         variable has its value after the last step that updated it. After restoring a checkpoint
         into a new optimizer, call `register_tables` first.
         """
-        self._update.flush(lambda: int(self.iterations.numpy()))
+        if self.config.update == "exact" and tf.executing_eagerly():
+            # A restored checkpoint may contain state of registered tables before this process makes
+            # its first step.
+            waiting = [t for t in self.tables.registered if self.tables.of(t).state is None]
+            if (waiting or not self.tables.with_state) and self.iterations.numpy():
+                self._create_missing(waiting)
+                if not self.tables.with_state:
+                    warnings.warn(
+                        'update="exact": this optimizer has made steps and knows no table, as '
+                        "after a checkpoint was restored; call register_tables([table, ...]) "
+                        "before flush()",
+                        stacklevel=2,
+                    )
+        self._engine.flush()
 
     def create_state(self, variables: Iterable[Variable]) -> None:
         """Create all state of these variables, for `set_weights`; else the first step does it."""
-        tables, dense = self.tables.group(variables)
-        self._create_state(tables)
-        self._create_state(dense, tables=False)
+        self._create_state(*self.tables.group(variables))
 
     _create_all_weights = create_state  # Keras calls this before it loads weights
 
     def _create_own_weights(self) -> None:
         _ = self.iterations  # created on first access
-        self._inner.create_counters()
-        self._statistics.create()
+        for role, optimizer in self._by_role().items():
+            # Both counters have the name "iter", but names in an HDF5 file must be unique.
+            with tf.name_scope(role):
+                _ = optimizer.iterations
+        on_read = {"synchronization": tf.VariableSynchronization.ON_READ}
+        for name in () if self._of_clip else ("clipped_share", "mean_clip_factor"):
+            weight = add_replicated_weight(self.add_weight, name, [], tf.float32, **on_read)
+            self._of_clip.append(weight)
 
-    def _create_state(self, variables: list[Variable], *, tables: bool = True) -> None:
-        """Create counters, the inner optimizer's slots, and the state of rows."""
-        self._create_own_weights()
-        self._inner.create_slots(variables, tables=tables)
-        if tables:
-            self._update.create_state(variables)
+    def _create_state(self, tables: list[Variable], dense: list[Variable] | None = None) -> None:
+        """Create counters, the inner optimizers' slots, and the state of rows."""
+        with tf.init_scope():
+            self._create_own_weights()
+            for optimizer, variables in zip(self._by_role().values(), (tables, dense)):
+                if variables:
+                    optimizer._create_all_weights(variables)
+                elif variables is not None:  # Nadam fails to create slots for an empty list
+                    optimizer._create_hypers()
+            self._engine.create(tables)
+
+    def _create_missing(self, *groups: Sequence[Variable]) -> None:
+        """Create missing state of tables, group by group."""
+        for group in groups:
+            missing = [table for table in group if self.tables.of(table).state is None]
+            if missing:
+                self._create_state(missing)
 
     @property
     def backend(self) -> str:
@@ -373,10 +445,10 @@ class CowClip(WrappingOptimizer):
     def clipped_share(self) -> Variable:
         """Share of the batch's distinct rows that the last step clipped, scalar variable."""
         self._create_own_weights()
-        return self._statistics.share
+        return self._of_clip[0]
 
     @property
     def mean_clip_factor(self) -> Variable:
         """Mean factor of the batch's distinct rows in the last step, scalar variable."""
         self._create_own_weights()
-        return self._statistics.mean_factor
+        return self._of_clip[1]

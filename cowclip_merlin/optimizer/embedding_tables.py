@@ -4,17 +4,62 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import embedding_variables
-from cowclip_merlin.optimizer.embedding_variables import Pattern, Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.embedding_variables import (
+    Pattern,
+    Unmatched,
+    check_patterns,
+    looks_like_table,
+    matches,
+    refuse_dense,
+    refuse_distinct_ids,
+    refuse_foreign,
+    refuse_lost_counts,
+    refuse_twice_or_no_matrix,
+    with_gradients,
+)
 from cowclip_merlin.optimizer.exchange import with_shape
 from cowclip_merlin.optimizer.unique_rows import counts_of
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import JsonObject, Pair, Variable, VariableRef
 
+tf = compat.tensorflow()
+
+if TYPE_CHECKING:
+    from cowclip_merlin.optimizer.row_updates.engine import AdagradState, TableState
+
 Pairs = list[Pair]
+
+
+@dataclass(kw_only=True, eq=False)
+class Table:
+    """What an optimizer knows of one of its tables.
+
+    Attributes:
+        variable: the table.
+        registered: whether a model or a script has registered it.
+        layout: its fields as registered; None: those of CowClip's argument `fields`, or one field.
+        lookup: a value that it shares with tables that are always read at the same ids.
+        name_row: names its rows in errors, if rows change owners.
+        shard: whether each worker has a part of it.
+        stepped: whether it is one of the tables of the model that trains.
+        caught_up: whether `catch_up` was called for it.
+        state: what an engine keeps of each row.
+    """
+
+    variable: Variable
+    registered: bool = False
+    layout: TableLayout | None = None
+    lookup: Hashable | None = None
+    name_row: Callable[[int], str] | None = None
+    shard: bool = False
+    stepped: bool = False
+    caught_up: bool = False
+    state: TableState | AdagradState | None = None
 
 
 class EmbeddingTables:
@@ -42,26 +87,29 @@ class EmbeddingTables:
         self._unmatched = Unmatched(
             embeddings=self.embeddings, skip=self.skip, fields=tuple(self._by_pattern)
         )
-        self._registered: list[Variable] = []
-        self._layouts: dict[VariableRef, TableLayout] = {}
-        self._lookups: dict[VariableRef, Hashable] = {}
-        self._shards: set[VariableRef] = set()
-        self._row_names: dict[VariableRef, Callable[[int], str]] = {}
-        self._stepped: set[VariableRef] = set()
+        self._known: dict[VariableRef, Table] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> EmbeddingTables:
         """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
-        result._registered, result._layouts = list(self._registered), dict(self._layouts)
-        result._lookups, result._row_names = dict(self._lookups), dict(self._row_names)
-        result._shards, result._stepped = set(self._shards), set(self._stepped)
+        result._known = {key: replace(table) for key, table in self._known.items()}
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
+
+    def of(self, variable: Variable) -> Table:
+        """Return what is known of a table, for reading and writing."""
+        variable = compat.stored(variable)
+        return self._known.setdefault(variable.ref(), Table(variable=variable))
 
     @property
     def registered(self) -> list[Variable]:
         """Tables given to `register`, in this order."""
-        return self._registered
+        return [table.variable for table in self._known.values() if table.registered]
+
+    @property
+    def with_state(self) -> list[Variable]:
+        """Tables of which an engine keeps state."""
+        return [table.variable for table in self._known.values() if table.state is not None]
 
     def register(
         self,
@@ -74,35 +122,41 @@ class EmbeddingTables:
         Raises:
             InputError: if a table and its layout differ in rows, or a table is not TensorFlow's.
         """
-        embedding_variables.refuse_foreign(tables)
+        refuse_foreign(tables)
         for table, layout in zip(tables, layouts or ()):
             _refuse_other_rows(table, layout, "its layout has")
-            self._layouts[_key(table)] = layout
-        self._lookups |= dict(zip(map(_key, tables), lookups or ()))
-        known = {_key(table) for table in self._registered}
-        self._registered += [table for table in tables if _key(table) not in known]
+            self.of(table).layout = layout
+        for table, lookup in zip(tables, lookups or ()):
+            self.of(table).lookup = lookup
+        for variable in tables:
+            if not (table := self.of(variable)).registered:
+                table.registered = True
+                self._known[table.variable.ref()] = self._known.pop(table.variable.ref())
         for argument in ("embeddings", "skip", "fields"):
             self._unmatched.look_at(argument, tables)
 
-    def name_rows(self, tables: Iterable[Variable], name: Callable[[int], str]) -> None:
-        """Name the rows of tables in errors by a function; for tables whose rows change owners."""
-        self._row_names |= {_key(table): name for table in tables}
-
     def read_together(self, table: Variable) -> Hashable:
         """Return a value that tables share which are always read at the same ids."""
-        return self._lookups.get(_key(table), _key(table))
+        known = self.of(table)
+        return known.variable.ref() if known.lookup is None else known.lookup
+
+    def name_rows(self, tables: Iterable[Variable], name: Callable[[int], str]) -> None:
+        """Name the rows of tables in errors by a function; for tables whose rows change owners."""
+        for table in tables:
+            self.of(table).name_row = name
 
     def mark_shards(self, tables: Iterable[Variable]) -> None:
         """Remember tables of which each worker has a part."""
-        self._shards |= {_key(table) for table in tables}
+        for table in tables:
+            self.of(table).shard = True
 
     def skips(self, table: Variable) -> bool:
         """Whether a table gets L2 but no clip."""
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
 
-    def clips(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Return for each pair of gradient and table whether the table is clipped."""
-        return [not self.skips(table) for _, table in pairs]
+    def clips(self, tables: Iterable[Variable]) -> list[bool]:
+        """Return for each table whether it is clipped."""
+        return [not self.skips(table) for table in tables]
 
     def layout_of(self, table: Variable) -> TableLayout | None:
         """Return the fields of a table; None if they are unknown and the table is one field.
@@ -110,18 +164,17 @@ class EmbeddingTables:
         Raises:
             InputError: if the fields given to `CowClip` do not fill the table.
         """
-        layout = self._layouts.get(_key(table), self._of_every_table)
-        for pattern, given in self._by_pattern.items() if layout is None else ():
-            if matches(table, (pattern,)):
-                layout = given
-                break
+        if (known := self.of(table).layout) is not None:
+            return known
+        given = (layout for name, layout in self._by_pattern.items() if matches(table, (name,)))
+        layout = self._of_every_table or next(given, None)
         if layout is not None:
             _refuse_other_rows(table, layout, "the fields of CowClip have")
         return layout
 
     def describe(self, table: Variable, row: int) -> str:
         """Describe a row, for errors."""
-        if name := self._row_names.get(_key(table)):
+        if name := self.of(table).name_row:
             return name(row)
         layout = self.layout_of(table)
         return f"row {row} of table {table.name!r}" if layout is None else layout.describe(row)
@@ -132,16 +185,22 @@ class EmbeddingTables:
         Raises:
             InputError: if a table has a dense gradient, has two gradients, or is not a matrix.
         """
-        return embedding_variables.split(pairs, self.embeddings)
+        tables, dense = [], []
+        for gradient, variable in pairs:
+            sparse = isinstance(gradient, tf.IndexedSlices)
+            named = sparse if self.embeddings is None else matches(variable, self.embeddings)
+            if not sparse and (named or (self.embeddings is None and looks_like_table(variable))):
+                refuse_dense(variable)
+            (tables if named else dense).append((gradient, variable))
+        refuse_twice_or_no_matrix([variable for _, variable in tables])
+        return tables, dense
 
     def group(self, variables: Iterable[Variable]) -> tuple[list[Variable], list[Variable]]:
         """Split variables into tables and all others by their names, before gradients exist."""
         tables, dense = [], []
         for variable in variables:
-            if self.embeddings is None:
-                named = embedding_variables.looks_like_table(variable)
-            else:
-                named = matches(variable, self.embeddings)
+            given = self.embeddings
+            named = looks_like_table(variable) if given is None else matches(variable, given)
             (tables if named else dense).append(variable)
         return tables, dense
 
@@ -157,8 +216,8 @@ class EmbeddingTables:
                 table, ids are distinct, a gradient of a shard has lost its counts, or the tables
                 are those of a second model.
         """
-        embedding_variables.refuse_foreign(v for _, v in given)
-        pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
+        refuse_foreign(v for _, v in given)
+        pairs = [(with_shape(g), v) for g, v in with_gradients(given)]
         if pairs and self._unmatched:
             self._refuse_unmatched(given)
         tables, dense = self.split(pairs)
@@ -166,9 +225,9 @@ class EmbeddingTables:
             self.layout_of(table)
             if counts_of(slices) is not None:
                 continue
-            if _key(table) in self._shards:
-                embedding_variables.refuse_lost_counts(table)
-            embedding_variables.refuse_distinct_ids(slices, table)
+            if self.of(table).shard:
+                refuse_lost_counts(table)
+            refuse_distinct_ids(slices, table)
         self._refuse_second_model([table for _, table in tables])
         return pairs, (tables, dense)
 
@@ -177,16 +236,18 @@ class EmbeddingTables:
 
         Tables that a script has registered before its first step may follow one after another.
         """
-        now = {_key(table) for table in tables}
-        if not self._stepped:
-            self._stepped |= {_key(x) for x in self._registered} - set(self._lookups)
-        elif now and not now & self._stepped:
+        now, known = [self.of(table) for table in tables], self._known.values()
+        if not any(each.stepped for each in known):
+            for each in known:
+                each.stepped = each.registered and each.lookup is None
+        elif now and not any(each.stepped for each in now):
             raise InputError(
                 f"this CowClip has trained another model than that of {tables[0].name!r}, and its "
                 "steps would go on: make one for each model, as by "
                 "CowClip.from_config(optimizer.get_config())"
             )
-        self._stepped |= now
+        for each in now:
+            each.stepped = True
 
     def _refuse_unmatched(self, given: Sequence[Pair]) -> None:
         """Refuse patterns of `embeddings` without a variable, and others without a table."""
@@ -241,10 +302,6 @@ def _refuse_other_rows(table: Variable, layout: TableLayout, whose: str) -> None
             f"correct them, or give fields for each table, as in fields={{{table.name!r}: "
             "{field: number of rows}}"
         )
-
-
-def _key(table: Variable) -> VariableRef:
-    return compat.stored(table).ref()
 
 
 def _names_only(patterns: Iterable[Pattern] | None, argument: str) -> list[str] | None:

@@ -151,17 +151,19 @@ def refuse_distinct_ids(slices: IndexedSlices, variable: Variable) -> None:
             waiting += made_by.inputs
 
 
-def _refuse_other_ranks(variable: Variable) -> None:
-    if len(variable.shape) != 2:
-        raise InputError(
-            f"embedding table {variable.name!r} has the shape {tuple(variable.shape)}: give it "
-            "[rows, d], and [rows, 1] for one number a row"
-        )
+def refuse_twice_or_no_matrix(variables: Sequence[Variable]) -> None:
+    """Refuse a table that is not a matrix, or that has two gradients in one step.
 
-
-def _refuse_twice(variables: Sequence[Variable]) -> None:
+    Raises:
+        InputError: the message names the table.
+    """
     seen: set[VariableRef] = set()
     for variable in variables:
+        if len(variable.shape) != 2:
+            raise InputError(
+                f"embedding table {variable.name!r} has the shape {tuple(variable.shape)}: give it "
+                "[rows, d], and [rows, 1] for one number a row"
+            )
         if variable.ref() in seen:
             raise InputError(
                 f"embedding table {variable.name!r} {tuple(variable.shape)} has two gradients in "
@@ -191,23 +193,17 @@ def refuse_foreign(variables: Iterable[Variable]) -> None:
             )
 
 
-def refuse_never_caught_up(variables: Sequence[Variable], caught_up: set[VariableRef]) -> None:
-    """Refuse `update="exact"` for tables whose rows no call brings up to date.
-
-    Args:
-        variables: tables that the forward pass has read.
-        caught_up: references of the tables that were passed to `catch_up`.
+def refuse_never_caught_up(variable: Variable) -> None:
+    """Refuse `update="exact"` for a table whose rows no call brings up to date.
 
     Raises:
-        InputError: if a table is not among them.
+        InputError: always; the message names the variable and the remedy.
     """
-    for variable in variables:
-        if compat.stored(variable).ref() not in caught_up:
-            raise InputError(
-                f'update="exact": nothing brings rows of {variable.name!r} up to date before the '
-                "forward pass reads them: use the models of cowclip_merlin.models, or call "
-                'catch_up(table, ids) before each lookup, or use update="dense" or "lazy"'
-            )
+    raise InputError(
+        f'update="exact": nothing brings rows of {variable.name!r} up to date before the '
+        "forward pass reads them: use the models of cowclip_merlin.models, or call "
+        'catch_up(table, ids) before each lookup, or use update="dense" or "lazy"'
+    )
 
 
 def with_gradients(grads_and_vars: Iterable[Pair]) -> list[Pair]:
@@ -233,24 +229,3 @@ def looks_like_table(variable: Variable) -> bool:
     """Whether a variable has the name and shape of an embedding table in Keras and Merlin."""
     name = variable.name.rsplit("/", 1)[-1].split(":")[0]
     return name.endswith("embeddings") and len(variable.shape) == 2
-
-
-def split(
-    grads_and_vars: Sequence[Pair], embeddings: tuple[Pattern, ...] | None
-) -> tuple[list[Pair], list[Pair]]:
-    """Split the pairs into those of embedding tables and all others.
-
-    Raises:
-        InputError: if a table has a dense gradient, has two gradients, or is not a matrix.
-    """
-    tables, dense = [], []
-    for gradient, variable in grads_and_vars:
-        sparse = isinstance(gradient, tf.IndexedSlices)
-        named = matches(variable, embeddings) if embeddings is not None else sparse
-        if not sparse and (named or (embeddings is None and looks_like_table(variable))):
-            refuse_dense(variable)
-        (tables if named else dense).append((gradient, variable))
-    for _, variable in tables:
-        _refuse_other_ranks(variable)
-    _refuse_twice([variable for _, variable in tables])
-    return tables, dense

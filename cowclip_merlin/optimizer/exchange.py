@@ -10,7 +10,7 @@ without them, N workers would train another algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -32,20 +32,6 @@ from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import gather_counts, gather_rows, sum_over
 
 tf = compat.tensorflow()
-
-
-def sum_gradients(
-    pairs: Sequence[Pair], aggregate: Callable[[list[Pair]], Iterable[Pair]]
-) -> list[Pair]:
-    """Sum dense gradients over replicas, and concatenate the sparse gradients of tables.
-
-    The clip needs the counts of all replicas; else N replicas would train another algorithm.
-
-    Args:
-        pairs: gradient and variable, with gradients that `with_shape` returned.
-        aggregate: the optimizer's function that sums dense gradients and concatenates sparse ones.
-    """
-    return list(aggregate(list(pairs)))
 
 
 def with_shape(gradient: Gradient) -> Gradient:

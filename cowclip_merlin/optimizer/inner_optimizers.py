@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from types import MethodType
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,13 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.decoupled import dense_optimizer
-from cowclip_merlin.optimizer.row_optimizers import LazyAdam, Moments, RowWiseAdagrad
+from cowclip_merlin.optimizer.row_optimizers import LazyAdam, RowWiseAdagrad
 from cowclip_merlin.types import (
     DType,
     JsonObject,
     KerasOptimizer,
     LearningRateSchedule,
     Tensor,
-    Variable,
 )
 
 if TYPE_CHECKING:
@@ -27,8 +25,15 @@ if TYPE_CHECKING:
 tf = compat.tensorflow()
 
 
-class InnerOptimizers:
-    """The embedding optimizer and the dense optimizer, both legacy Keras optimizers.
+def inner_optimizers(
+    embedding: KerasOptimizer | str | JsonObject,
+    dense: KerasOptimizer | str | JsonObject,
+    *,
+    update: str,
+    link_rates: bool,
+    outer: type,
+) -> tuple[KerasOptimizer, KerasOptimizer]:
+    """Return the embedding optimizer and the dense optimizer, both legacy Keras optimizers.
 
     Args:
         embedding: an optimizer, its name or its serialized form.
@@ -36,106 +41,39 @@ class InnerOptimizers:
         update: argument of `CowClip`; for "lazy", the embedding optimizer updates only the
             rows in the batch.
         link_rates: argument of `CowClip`.
-        outer: the class `CowClip`, which must not wrap itself.
+        outer: the class of the optimizer around both, which must not wrap itself.
 
     Raises:
         InputError: if one of them is or wraps a CowClip, both are the same object, or one has a
             custom gradient aggregation.
     """
-
-    def __init__(
-        self,
-        embedding: KerasOptimizer,
-        dense: KerasOptimizer,
-        *,
-        update: str,
-        link_rates: bool,
-        outer: type,
-    ) -> None:
-        # HDF5 files store the class name without the package that registers it.
-        names = {"RowAdam": LazyAdam, "LazyAdam": LazyAdam, "RowWiseAdagrad": RowWiseAdagrad}
-        with tf.keras.utils.custom_object_scope(names):
-            self.embedding = compat.legacy_optimizer(embedding)
-        self.dense = dense_optimizer(dense)
-        for role, optimizer in self._by_role().items():
-            if any(isinstance(each, outer) for each in optimizers_in(optimizer)):
-                raise InputError(
-                    f"{role} is or holds a CowClip, but a gradient must be clipped once: give a "
-                    "Keras optimizer such as tf.keras.optimizers.legacy.Adam(1e-4)"
-                )
-        if self.embedding is self.dense:
+    # HDF5 files store the class name without the package that registers it.
+    names = {"RowAdam": LazyAdam, "LazyAdam": LazyAdam, "RowWiseAdagrad": RowWiseAdagrad}
+    with tf.keras.utils.custom_object_scope(names):
+        embedding = compat.legacy_optimizer(embedding)
+    dense = dense_optimizer(dense)
+    for role, optimizer in (("embedding_optimizer", embedding), ("dense_optimizer", dense)):
+        if any(isinstance(each, outer) for each in optimizers_in(optimizer)):
             raise InputError(
-                "embedding_optimizer and dense_optimizer are one object, which would count each "
-                "step twice; give two different optimizers"
+                f"{role} is or holds a CowClip, but a gradient must be clipped once: give a "
+                "Keras optimizer such as tf.keras.optimizers.legacy.Adam(1e-4)"
             )
-        if isinstance(self.dense, RowWiseAdagrad):
-            raise InputError(
-                "dense_optimizer is RowWiseAdagrad, which is for tables: give another one, such as "
-                "tf.keras.optimizers.legacy.Adagrad(0.01)"
-            )
-        refuse_aggregators(self.embedding, self.dense)
-        if update == "lazy":
-            self.embedding = row_optimizer(self.embedding)
-        if link_rates:
-            _link_rates(self.embedding, self.dense)
-
-    @property
-    def both(self) -> tuple[KerasOptimizer, KerasOptimizer]:
-        """The embedding optimizer and the dense optimizer."""
-        return self.embedding, self.dense
-
-    def _by_role(self) -> dict[str, KerasOptimizer]:
-        return {"embedding_optimizer": self.embedding, "dense_optimizer": self.dense}
-
-    @property
-    def weights(self) -> list[Variable]:
-        """The embedding optimizer's variables, then the dense optimizer's."""
-        return self.embedding.weights + self.dense.weights
-
-    def get_slot(self, variable: Variable, name: str) -> Variable:
-        """Return a slot of a variable from the optimizer that has it.
-
-        Raises:
-            KeyError: if neither optimizer has the slot.
-        """
-        with suppress(KeyError):
-            return self.embedding.get_slot(variable, name)
-        return self.dense.get_slot(variable, name)
-
-    def create_counters(self) -> None:
-        """Create the counters of steps, which Keras creates on first access."""
-        for role, optimizer in self._by_role().items():
-            # Both counters have the name "iter", but names in an HDF5 file must be unique.
-            with tf.name_scope(role):
-                _ = optimizer.iterations
-
-    def create_slots(self, variables: list[Variable], *, tables: bool) -> None:
-        """Create the slots of these variables, which must be all tables or all other weights."""
-        optimizer = self.embedding if tables else self.dense
-        if variables:
-            optimizer._create_all_weights(variables)
-        else:  # without slots, since Nadam fails to create slots for an empty list
-            optimizer._create_hypers()
-
-    def set_moments(self, moments: Moments | None) -> Moments | None:
-        """Set `moments` of both optimizers, which must be `VaryingAdam`; return those of before."""
-        if moments is None:
-            return None
-        before: Moments = self.embedding.moments
-        self.embedding.moments = self.dense.moments = moments
-        return before
-
-    def describe(self) -> str:
-        """Return both optimizers and their learning rates in words."""
-        found = self._by_role().items()
-        return ", ".join(f"{role}={type(x).__name__}({_rate(x)})" for role, x in found)
-
-    def get_config(self) -> JsonObject:
-        """Return both optimizers as plain values, with their rates of now."""
-        known = {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
-        if (factor := float(_rate_factor(self.embedding, tf.float32))) != 1:
-            known["embedding_optimizer"]["config"]["learning_rate"] *= factor
-        return known
+    if embedding is dense:
+        raise InputError(
+            "embedding_optimizer and dense_optimizer are one object, which would count each "
+            "step twice; give two different optimizers"
+        )
+    if isinstance(dense, RowWiseAdagrad):
+        raise InputError(
+            "dense_optimizer is RowWiseAdagrad, which is for tables: give another one, such as "
+            "tf.keras.optimizers.legacy.Adagrad(0.01)"
+        )
+    refuse_aggregators(embedding, dense)
+    if update == "lazy":
+        embedding = row_optimizer(embedding)
+    if link_rates:
+        _link_rates(embedding, dense)
+    return embedding, dense
 
 
 _FIRST_RATE = "first_dense_rate"  # of the dense optimizer; a checkpoint has it, as all rates
@@ -158,7 +96,7 @@ def _link_rates(embedding: KerasOptimizer, dense: KerasOptimizer) -> None:
 
 
 def _linked_rate(self: KerasOptimizer, dtype: DType) -> Tensor:
-    return type(self)._decayed_lr(self, dtype) * _rate_factor(self, dtype)
+    return type(self)._decayed_lr(self, dtype) * rate_factor(self, dtype)
 
 
 def _set_follower(self: KerasOptimizer, name: str, value: object) -> None:
@@ -179,13 +117,14 @@ def _set_leader(self: KerasOptimizer, name: str, value: object) -> None:
 
 
 def _factor_now(embedding: KerasOptimizer) -> float:
-    """Return `_rate_factor` without creating the variables of the optimizers."""
+    """Return `rate_factor` without creating the variables of the optimizers."""
     known = (embedding.rate_leader._hyper["learning_rate"], embedding._hyper["learning_rate"])
     first = float(embedding._hyper[_FIRST_RATE])
     return 1.0 if first == 0 or any(map(callable, known)) else float(known[0]) / first
 
 
-def _rate_factor(embedding: KerasOptimizer, dtype: DType) -> Tensor:
+def rate_factor(embedding: KerasOptimizer, dtype: DType) -> Tensor:
+    """Return what the dense rate has become of its first value; 1 if the rates are not linked."""
     leader = getattr(embedding, "rate_leader", None)
     if leader is None or any(callable(x._hyper["learning_rate"]) for x in (embedding, leader)):
         return tf.ones([], dtype)
@@ -242,13 +181,6 @@ def keras_2_words(optimizer: str) -> str:
         f"<{optimizer}, an optimizer of Keras 2, which Keras 3 cannot use: "
         "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
     )
-
-
-def _rate(optimizer: KerasOptimizer) -> str:
-    """Return a learning rate in words: a number, or the kind of a schedule."""
-    with tf.init_scope():  # in a graph, a rate has no value
-        rate = optimizer._serialize_hyperparameter("learning_rate")
-    return rate["class_name"] if isinstance(rate, dict) else f"{rate:g}"
 
 
 def optimizers_of(

@@ -10,67 +10,108 @@ Adam, Adagrad and any other optimizer. Their moments and accumulators use the un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import Config, clips_absent_rows
-from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange import apply_locally, assign_locally, assign_rows_locally
+from cowclip_merlin.optimizer.row_updates.engine import Engine, Summary, summarize
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
-from cowclip_merlin.optimizer.update import Summary, summarize
 from cowclip_merlin.tables import TableLayout
-from cowclip_merlin.types import (
-    Gradient,
-    IndexedSlices,
-    KerasOptimizer,
-    Operation,
-    Pair,
-    Tensor,
-    Variable,
-)
+from cowclip_merlin.types import Gradient, IndexedSlices, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
 
 
-LayoutOf = Callable[[Variable], TableLayout | None]
-"""Maps a table to its fields, or to None if the table is one field."""
+@dataclass(frozen=True, kw_only=True)
+class KerasEngine(Engine):
+    """Makes steps by the Keras optimizer, with clipped gradients or (Clippy) clipped changes.
 
-
-def clipped(
-    pairs: Sequence[Pair],
-    config: Config,
-    clips_it: Sequence[bool],
-    layout_of: LayoutOf,
-) -> tuple[list[Pair], list[Tensor]]:
-    """Add L2 to gradients and clip them; the result is dense for "dense", sparse for "lazy".
-
-    Args:
-        pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
-        config: the optimizer's settings.
-        clips_it: for each table, whether it is clipped; all tables get L2.
-        layout_of: maps a table to its fields.
-
-    Returns:
-        Pairs of gradient and table, and the factors of the batch's rows, one tensor for each
-        clipped table.
+    The only state of rows is the optimizer's slots.
     """
-    unique = [sum_duplicates(slices) for slices, _ in pairs]
-    rows = [rows_to_clip(u, t, config, layout_of(t)) for u, (_, t) in zip(unique, pairs)]
-    chosen = [i for i, each in enumerate(clips_it) if each]
-    factors = {}
-    if chosen:
-        to_clip = [rows[i] for i in chosen]
-        found = clips.gradient_factors(config.clip, to_clip, config.clip_settings)
-        factors = dict(zip(chosen, found))
-    result = []
-    for i, (_, table) in enumerate(pairs):
-        g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
-        result.append((_gradient(g, unique[i], table, config), table))
-    return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in chosen]
+
+    def create(self, tables: Sequence[Variable]) -> None:
+        """Refuse a table on a GPU of which TensorFlow's dense Adam counts the numbers in int32.
+
+        Raises:
+            InputError: if the table is too large for it.
+        """
+        adam = isinstance(self.optimizer, tf.keras.optimizers.legacy.Adam)
+        for table in tables if adam and self.config.update == "dense" else ():
+            on_gpu = tf.DeviceSpec.from_string(table.device).device_type == "GPU"
+            if on_gpu and table.shape.num_elements() >= 1 << 31:
+                raise InputError(
+                    f"table {table.name!r} has {table.shape.num_elements():,} numbers, but "
+                    "TensorFlow's dense Adam on a GPU can count fewer than 2^31: use "
+                    'update="exact", or backend="cupy"'
+                )
+
+    def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
+        """Do nothing: all rows are up to date."""
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Do nothing: all rows are up to date."""
+
+    def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
+        """Make one step of all tables; see `Engine.step`."""
+        clipped = self.tables.clips(table for _, table in pairs)
+        if choices.CLIPS[self.config.clip].acts_on == "update":
+            steps = factors = self._bounded_step(pairs, clipped)
+            return steps, summarize(factors, [True] * len(factors))
+        gradients, factors = self._gradients(pairs, clipped, self.config)
+        return [apply_locally(self.optimizer, gradients)], summarize(factors, clipped)
+
+    def _gradients(
+        self, pairs: Sequence[Pair], clipped: Sequence[bool], config: Config
+    ) -> tuple[list[Pair], list[Tensor | None]]:
+        """Add L2 to gradients and clip them; the result is dense for "dense", sparse for "lazy".
+
+        Args:
+            pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
+            clipped: for each table, whether it is clipped; all tables get L2.
+            config: settings of the clip.
+
+        Returns:
+            Pairs of gradient and table, and the factors of the batch's rows for each table, None
+            without a clip.
+        """
+        unique = [sum_duplicates(slices) for slices, _ in pairs]
+        layout_of = self.tables.layout_of
+        rows = [rows_to_clip(u, t, config, layout_of(t)) for u, (_, t) in zip(unique, pairs)]
+        factors: list[Tensor | None] = [None] * len(pairs)
+        if chosen := [i for i, each in enumerate(clipped) if each]:
+            to_clip = [rows[i] for i in chosen]
+            found = clips.gradient_factors(config.clip, to_clip, config.clip_settings)
+            for i, factor in zip(chosen, found):
+                factors[i] = factor
+        gradients, present = [], []
+        for (_, table), each, row, f in zip(pairs, unique, rows, factors):
+            g = row.g if f is None else row.g * f[:, tf.newaxis]
+            gradients.append((_gradient(g, each, table, config), table))
+            present.append(None if f is None else tf.boolean_mask(f, row.cnt > 0))
+        return gradients, present
+
+    def _bounded_step(self, pairs: Sequence[Pair], clipped: Sequence[bool]) -> list[Tensor]:
+        """Make a step of the embedding optimizer; scale back each field's change if too large.
+
+        It copies the rows that change; with `update="dense"` these are the whole tables. It returns
+        the factors of the batch's rows, one tensor for each clipped table.
+        """
+        gradients, _ = self._gradients(pairs, clipped, replace(self.config, clip="none"))
+        chosen = [pair for pair, each in zip(gradients, clipped) if each]
+        before = [_read(table, gradient) for gradient, table in chosen]
+        with tf.control_dependencies(before):
+            done = apply_locally(self.optimizer, gradients)
+        with tf.control_dependencies([] if done is None else [done]):
+            factors = [
+                _hold_back(w, g, table, self.config, self.tables.layout_of(table))
+                for w, (g, table) in zip(before, chosen)
+            ]
+        batches = [slices.indices for (slices, _), each in zip(pairs, clipped) if each]
+        return [_of_batch(f, *each) for f, each in zip(factors, zip(chosen, batches))]
 
 
 def rows_to_clip(
@@ -119,41 +160,6 @@ def num_fields(layout: TableLayout | None) -> int:
     return 1 if layout is None else len(layout.fields)
 
 
-def bounded_step(
-    pairs: Sequence[Pair],
-    config: Config,
-    clips_it: Sequence[bool],
-    layout_of: LayoutOf,
-    apply: Callable[[list[Pair]], Operation | None],
-) -> list[Tensor]:
-    """Make one step of the embedding optimizer, and scale back each field's change if too large.
-
-    It copies the rows that change; with `update="dense"` these are the whole tables.
-
-    Args:
-        pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
-        config: the optimizer's settings.
-        clips_it: for each table, whether it is clipped.
-        layout_of: maps a table to its fields.
-        apply: applies pairs of gradient and table with the optimizer.
-
-    Returns:
-        The factors of the batch's rows, one tensor for each clipped table.
-    """
-    gradients, _ = clipped(pairs, replace(config, clip="none"), clips_it, layout_of)
-    chosen = [pair for pair, each in zip(gradients, clips_it) if each]
-    before = [_read(table, gradient) for gradient, table in chosen]
-    with tf.control_dependencies(before):
-        done = apply(gradients)
-    with tf.control_dependencies([] if done is None else [done]):
-        factors = [
-            _hold_back(w, g, table, config, layout_of(table))
-            for w, (g, table) in zip(before, chosen)
-        ]
-    batches = [slices.indices for (slices, _), each in zip(pairs, clips_it) if each]
-    return [_of_batch(f, *each) for f, each in zip(factors, zip(chosen, batches))]
-
-
 def _hold_back(
     before: Tensor, gradient: Gradient, table: Variable, config: Config, layout: TableLayout | None
 ) -> Tensor:
@@ -187,64 +193,3 @@ def _of_batch(factor: Tensor, pair: Pair, ids: Tensor) -> Tensor:
 
 def _is_sparse(gradient: Gradient) -> bool:
     return isinstance(gradient, tf.IndexedSlices)
-
-
-class KerasUpdate:
-    """An `Update` by the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
-
-    Rows are always up to date.
-
-    Args:
-        config: settings of the steps.
-        tables: the embedding tables.
-        optimizer: the embedding optimizer.
-    """
-
-    def __init__(
-        self, *, config: Config, tables: EmbeddingTables, optimizer: KerasOptimizer
-    ) -> None:
-        self.config, self.tables, self.optimizer = config, tables, optimizer
-
-    def apply(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
-        """Make one step of all tables; see `Update.apply`."""
-        arguments = pairs, self.config, self.tables.clips(pairs), self.tables.layout_of
-        if choices.CLIPS[self.config.clip].acts_on == "update":
-            steps = factors = bounded_step(*arguments, partial(apply_locally, self.optimizer))
-        else:
-            gradients, factors = clipped(*arguments)
-            steps = [apply_locally(self.optimizer, gradients)]
-        return steps, summarize(factors)
-
-    def apply_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
-        """Make one step of the dense weights; see `Update.apply_dense`."""
-        return apply_locally(optimizer, pairs)
-
-    def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
-        """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""
-        return sum_duplicates(slices)
-
-    def create_state(self, tables: Sequence[Variable]) -> None:
-        """Check the tables; they have no state but the optimizer's slots.
-
-        Raises:
-            InputError: if TensorFlow's dense Adam cannot count the numbers of a table.
-        """
-        if self.config.update == "dense" and isinstance(
-            self.optimizer, tf.keras.optimizers.legacy.Adam
-        ):
-            for table in tables:
-                _refuse_large(table)
-
-    def flush(self, steps_made: Callable[[], int]) -> None:
-        """Do nothing: all rows are up to date."""
-
-
-def _refuse_large(table: Variable) -> None:
-    """Refuse a table on a GPU of which TensorFlow's Adam counts the numbers in int32."""
-    on_gpu = tf.DeviceSpec.from_string(table.device).device_type == "GPU"
-    if on_gpu and table.shape.num_elements() >= 1 << 31:
-        raise InputError(
-            f"table {table.name!r} has {table.shape.num_elements():,} numbers, but TensorFlow's "
-            'dense Adam on a GPU can count fewer than 2^31: use update="exact", or '
-            'backend="cupy"'
-        )

@@ -6,13 +6,19 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
+from cowclip_merlin.optimizer.inner_optimizers import (
+    inner_optimizers,
+    keras_2_words,
+    rate_factor,
+    refuse_one_rate,
+    refused_setting,
+)
 from cowclip_merlin.types import (
     Array,
     JsonObject,
@@ -35,13 +41,32 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         reserved_rows: rows that a growing table reserves, most of them without values; or None.
     """
 
-    embedding_optimizer: KerasOptimizer
-    dense_optimizer: KerasOptimizer
     tables: EmbeddingTables
-    reserved_rows: int | None
-    _inner: InnerOptimizers
-    _asked: Config
-    _link_rates: bool
+    reserved_rows: int | None = None
+
+    def __init__(
+        self,
+        name: str,
+        embedding_optimizer: KerasOptimizer | str | JsonObject,
+        dense_optimizer: KerasOptimizer | str | JsonObject,
+        *,
+        asked: Config,
+        link_rates: bool,
+    ) -> None:
+        super().__init__(name)
+        self._asked, self._link_rates = asked, link_rates
+        self.embedding_optimizer, self.dense_optimizer = inner_optimizers(
+            embedding_optimizer,
+            dense_optimizer,
+            update=asked.update,
+            link_rates=link_rates,
+            outer=WrappingOptimizer,
+        )
+        for role, optimizer in self._by_role().items():
+            self._track_trackable(optimizer, role)
+
+    def _by_role(self) -> dict[str, KerasOptimizer]:
+        return {name: getattr(self, name) for name in ("embedding_optimizer", "dense_optimizer")}
 
     @abstractmethod
     def flush(self) -> None:
@@ -88,7 +113,7 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
     @property
     def weights(self) -> list[Variable]:
         """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
-        return self._weights + self._inner.weights
+        return self._weights + self.embedding_optimizer.weights + self.dense_optimizer.weights
 
     def variables(self) -> list[Variable]:
         """Return `weights`: Keras's method leaves out the variables of the inner optimizers."""
@@ -100,7 +125,9 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
         With `update="exact"`, call `flush` first: a row may have missed steps.
         """
-        return self._inner.get_slot(var, slot_name)
+        with suppress(KeyError):
+            return self.embedding_optimizer.get_slot(var, slot_name)
+        return self.dense_optimizer.get_slot(var, slot_name)
 
     def get_weights(self) -> list[Array]:
         """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
@@ -138,8 +165,11 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
             )
 
     def get_config(self) -> JsonObject:
-        """Return the arguments as given; variables among them raise an error."""
-        parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
+        """Return the arguments as given, with the rates of now; variables raise an error."""
+        parts = {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
+        if (factor := float(rate_factor(self.embedding_optimizer, tf.float32))) != 1:
+            parts["embedding_optimizer"]["config"]["learning_rate"] *= factor
+        parts |= self._asked.as_dict() | self.tables.get_config()
         return {"name": self._name, "link_rates": self._link_rates} | parts
 
     @classmethod
@@ -147,13 +177,21 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         cls, config: JsonObject, custom_objects: Mapping[str, type] | None = None
     ) -> WrappingOptimizer:
         """Build as in Keras; a single learning rate, as Merlin sets for Horovod, is an error."""
-        inner_optimizers.refuse_one_rate(config)
+        refuse_one_rate(config)
         return super().from_config(config, custom_objects=custom_objects)
 
     def __repr__(self) -> str:
         """Return the settings; beside Keras 3, which quotes them in an error, also the remedy."""
+        inner = [f"{k}={type(x).__name__}({_rate(x)})" for k, x in self._by_role().items()]
         thresholds = [f"{name}={value!r}" for name, value in self._asked.as_dict().items()]
-        words = f"{type(self).__name__}({self._inner.describe()}, {', '.join(thresholds)})"
+        words = f"{type(self).__name__}({', '.join(inner + thresholds)})"
         if getattr(sys.modules.get("keras"), "__version__", "2") < "3":
             return words
-        return inner_optimizers.keras_2_words(words)
+        return keras_2_words(words)
+
+
+def _rate(optimizer: KerasOptimizer) -> str:
+    """Return a learning rate in words: a number, or the kind of a schedule."""
+    with tf.init_scope():  # in a graph, a rate has no value
+        rate = optimizer._serialize_hyperparameter("learning_rate")
+    return rate["class_name"] if isinstance(rate, dict) else f"{rate:g}"

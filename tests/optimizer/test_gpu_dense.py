@@ -167,7 +167,7 @@ def test_blocks_step_or_stay_as_one_while_another_reports_a_number(tf, emulated)
 def test_the_kernel_reads_whether_the_step_was_refused(tf, emulated, refused):
     """On a GPU, the host learns it later: its copy of the status says that all is well."""
     model = DenseModel(tf, adam_of(tf)).train(1)
-    engine, (gradient, *_) = model.opt._update._engine, model.gradients()
+    engine, (gradient, *_) = model.opt._engine, model.gradients()
     pairs, before = [(gradient, model.ours[0])], model.ours[0].numpy()
     nothing = np.iinfo(np.int64).max
     gpu_engine.make(
@@ -182,7 +182,7 @@ def test_a_gradient_of_another_size_is_refused(tf, emulated):
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"weight 0 has 2 numbers, but .* 1080"
     ):
-        model.opt._update.apply_dense(model.opt.dense_optimizer, [(tf.ones([2]), model.ours[0])])
+        model.opt._engine.step_dense(model.opt.dense_optimizer, [(tf.ones([2]), model.ours[0])])
 
 
 def test_weights_that_share_memory_part(tf, emulated):

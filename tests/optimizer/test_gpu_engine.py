@@ -135,7 +135,7 @@ def steps_of_many_tables(tf, backend):
 
 def test_operations_lock_tables_in_any_order(tf, emulated):
     """Two operations that name the same tables in other orders must not wait for each other."""
-    operations = TwoTables(tf, "cupy").train(batches((3,))).opt._update._engine.operations
+    operations = TwoTables(tf, "cupy").train(batches((3,))).opt._engine.operations
     record = gpu_ops.record_of(
         4, 2, RowSettings(), gpu_ops.Loaded((0,) * len(gpu_ops.FUNCTIONS), blocks=1, host=True),
         owner=operations.new_owner(), slot=0,
@@ -288,9 +288,9 @@ def test_rows_that_miss_many_steps_are_swept_and_rest(tf, emulated, monkeypatch,
     for backend in ("cupy", "numba"):
         model = TwoTables(tf, backend, l2=l2).train(batches((12,) * 3 + (1,) * 150))
         if backend == "cupy":
-            states = model.opt._update._states._states.values()
-            steps = 153
-            assert all(steps - state.last.numpy().min() <= 7 for state in states)
+            tables = model.opt.tables
+            seen = [tables.of(table).state.last.numpy() for table in tables.with_state]
+            assert all(153 - last.min() <= 7 for last in seen)
         model.opt.flush()
         ends.append(model.state)
     assert_close(*ends)

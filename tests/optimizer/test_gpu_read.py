@@ -1,5 +1,7 @@
 """A read of a whole batch and its step equal lookups, TensorFlow's layers, and steps on the CPU."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from emulated_cupy import COMPILER, another_order, launches
@@ -311,6 +313,7 @@ def test_gates_know_no_padded_columns(tf, monkeypatch, kind):
     model = cc.models.deepfm(schema, embedding_dim=3, mlp=(4,), multi_task=kind).blocks[0]
     outputs = [tf.zeros([2, columns]) for columns in (8, 1, 1, 3)]
     read = BatchRead(*outputs, tf.zeros([9], tf.uint32), [], tf.zeros([2, 1], tf.int32), [])
+    monkeypatch.setattr(model.row_sync, "cowclip", SimpleNamespace(reads_batches=True))
     monkeypatch.setattr(model.row_sync, "read_batch", lambda *_: read)
     batch = Batch(Ids(tf.zeros([2, 1], tf.int32)), tf.zeros([2, 1]), tf.zeros([2]))
     assert (model.read_at_once(batch) is None) == (kind == "mmoe")

@@ -35,7 +35,7 @@ def launched(tf, adam, lr, state, steps):
 
     train()
     opt.flush()
-    rates = opt._update._states.state_of(table).history.numpy()[:steps]
+    rates = opt.tables.of(table).state.history.numpy()[:steps]
     return table.numpy()[1:], rates
 
 

@@ -93,8 +93,9 @@ def test_callbacks_move_both_rates(tf, clicks, update):
 
     class ByHand(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            for each, value in zip(self.model.optimizer._inner.both, (10 * rate, rate)):
-                each.learning_rate = value / 4 ** (epoch + 1)
+            optimizer = self.model.optimizer
+            optimizer.embedding_optimizer.learning_rate = 10 * rate / 4 ** (epoch + 1)
+            optimizer.dense_optimizer.learning_rate = rate / 4 ** (epoch + 1)
 
     scheduler = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 4)
     linked, ours = rates_after(tf, clicks, scheduler, rate=rate, update=update)

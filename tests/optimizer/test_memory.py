@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer.row_updates import row_update, variable_memory
+from cowclip_merlin.optimizer.row_updates import variable_memory
 from cowclip_merlin.optimizer.row_updates.variable_memory import (
     memory_tensor,
     on_host,
@@ -154,7 +154,6 @@ def test_large_tables_are_held_in_large_pages(tf, on_cpu, monkeypatch, update):
     if kernel < (6, 1) or not enabled.exists() or "[never]" in enabled.read_text(encoding="utf-8"):
         pytest.skip("needs large pages, and MADV_COLLAPSE of Linux 6.1")
     monkeypatch.setattr(variable_memory, "LEAST", 8 << 20)
-    monkeypatch.setattr(row_update, "LEAST", 8 << 20)
     start = np.random.default_rng(1).normal(size=(1 << 20, 8)).astype("f")
     table = tf.Variable(start, name="embeddings")
     cowclip = cc.CowClip(update=update, backend="numba", l2=0.0)

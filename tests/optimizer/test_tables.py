@@ -7,7 +7,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_updates.row_update import RowStates
+from cowclip_merlin.optimizer.row_updates.engine import RowEngine
 
 
 def restored(tf, path):
@@ -45,13 +45,13 @@ def test_what_rows_owe_is_kept_beside_their_table(tf, monkeypatch):
     """On another device the kernels would write into copies."""
     from tensorflow.python.eager import context
 
-    places, original = [], RowStates._weight
+    places, original = [], RowEngine._weight
 
     def made(self, *rest):
         places.append(context.context().device_name)
         return original(self, *rest)
 
-    monkeypatch.setattr(RowStates, "_weight", made)
+    monkeypatch.setattr(RowEngine, "_weight", made)
     table = tf.Variable(tf.ones([4, 2]), name="embeddings")
     cc.CowClip(update="exact").catch_up(table, [1])
     assert places == [table.device] * 3
@@ -100,12 +100,12 @@ def test_a_dense_table_too_large_for_tensorflows_adam_on_a_gpu_is_refused(tf):
         device = f"/job:localhost/replica:0/task:0/device:{device}:0"
         return SimpleNamespace(device=device, name="ids", shape=tf.TensorShape([rows, 64]))
 
-    adam, sgd = cc.CowClip("adam")._update, cc.CowClip("sgd")._update
+    adam, sgd = cc.CowClip("adam")._engine, cc.CowClip("sgd")._engine
     with pytest.raises(InputError, match=r"'ids' has 2,147,483,648 numbers.* 2\^31"):
-        adam.create_state([table("GPU", 1 << 25)])
-    for update, fine in ((adam, ("CPU", 1 << 25)), (adam, ("GPU", (1 << 25) - 1)),
+        adam.create([table("GPU", 1 << 25)])
+    for engine, fine in ((adam, ("CPU", 1 << 25)), (adam, ("GPU", (1 << 25) - 1)),
                          (sgd, ("GPU", 1 << 25))):  # fmt: skip
-        update.create_state([table(*fine)])
+        engine.create([table(*fine)])
 
 
 def test_a_table_that_is_no_matrix_is_refused(tf):
@@ -144,13 +144,10 @@ def test_a_layer_in_half_precision_may_catch_up(tf):
 
 
 def test_a_step_whose_gradients_are_summed_already_looks_for_tables_once(tf, monkeypatch):
-    from cowclip_merlin.optimizer import embedding_variables
-
-    calls, split = [], embedding_variables.split
-    monkeypatch.setattr(
-        embedding_variables, "split", lambda *given: calls.append(given) or split(*given)
-    )
+    optimizer, calls = cc.CowClip(), []
+    split = optimizer.tables.split
+    monkeypatch.setattr(optimizer.tables, "split", lambda x: calls.append(x) or split(x))
     table = tf.Variable(tf.ones([4, 2]), name="embeddings")
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
-    cc.CowClip().apply_gradients([(slices, table)], experimental_aggregate_gradients=False)
+    optimizer.apply_gradients([(slices, table)], experimental_aggregate_gradients=False)
     assert len(calls) == 1

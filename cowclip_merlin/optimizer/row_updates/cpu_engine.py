@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,18 +16,19 @@ from cowclip_merlin.optimizer.exchange import gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
     AdagradState,
-    Engine,
+    RowEngine,
+    Summary,
     TableState,
     refuse_outside,
+    summarize,
     warn_of_stale_rows,
 )
+from cowclip_merlin.optimizer.row_updates.variable_memory import on_host
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of, squares_of
-from cowclip_merlin.optimizer.update import summarize
 from cowclip_merlin.types import Array, ArrayOrTensor, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.kernels.interface import Groups
-    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -48,22 +49,15 @@ class Entries(NamedTuple):
     squares: ArrayOrTensor | None = None
 
 
-def _entries(slices: IndexedSlices, micro_batches: int) -> Entries:
-    squares = squares_of(slices, micro_batches)
-    return Entries(slices.indices, slices.values, counts_of(slices), squares)
-
-
 @dataclass(frozen=True, kw_only=True)
-class CpuEngine(Engine):
+class CpuEngine(RowEngine):
     """Updates rows with the kernels of one implementation.
 
     Args:
         kernels: module of `cowclip_merlin.kernels`.
-        call: the function `variable_memory.on_host`.
     """
 
     kernels: ModuleType
-    call: Callable[..., list[Tensor]]
 
     def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
@@ -77,22 +71,22 @@ class CpuEngine(Engine):
                 self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, ids)
             return [ids[:0].copy()]
 
-        variables = [x for table in tables for x in self.state_of(table)]
-        self.call(run, [gather_ids(ids)], variables, [ids.dtype])
+        variables = [x for table in tables for x in self.tables.of(table).state]
+        on_host(run, [gather_ids(ids)], variables, [ids.dtype])
 
     def _replay(self, state: TableState, settings: RowSettings, rows: Array | None) -> int:
         to = int(state.count[0])
         alphas = state.history[:to]
         return self.kernels.replay_rows(*state[:4], alphas, to, settings, rows=rows)
 
-    def update(
-        self, pairs: Sequence[Pair], counted: Sequence[bool]
-    ) -> tuple[list[Tensor], Summary]:
-        """Make one step of all tables; see `Engine.update`."""
+    def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
+        """Make one step of all tables; see `Engine.step`."""
         tables = [table for _, table in pairs]
-        states = [self.state_of(table) for table in tables]
-        settings = [self.settings_of(table) for table in tables]
-        batches = [_entries(s, each.micro_batches) for (s, _), each in zip(pairs, settings)]
+        states = [self.tables.of(table).state for table in tables]
+        settings, parts = [self.settings_of(table) for table in tables], self.config.micro_batches
+        batches = [
+            Entries(s.indices, s.values, counts_of(s), squares_of(s, parts)) for s, _ in pairs
+        ]
         # With several workers all tables have counts, else none.
         names = [name for name, x in batches[0]._asdict().items() if x is not None]
 
@@ -108,12 +102,12 @@ class CpuEngine(Engine):
         size, variables = len(held[0]), [x for each in held for x in each]
         tensors = [getattr(each, name) for each in batches for name in names]
         inputs = [tf.reshape(self.alpha(), [1]), *tensors]
-        factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
+        factors = on_host(run, inputs, variables, [tf.float32] * len(tables))
         with tf.control_dependencies(factors):
             self.optimizer.iterations.assign_add(1)
         for factor in factors:
             factor.set_shape([None])
-        return list(factors), summarize([f for f, each in zip(factors, counted) if each])
+        return list(factors), summarize(factors, self.tables.clips(tables))
 
     def _run(
         self,
@@ -204,23 +198,23 @@ class CpuEngine(Engine):
 
         types = [slices.indices.dtype, tf.int32, tf.float32, tf.float32]
         types = types[: 3 if micro_batches is None else 4]
-        found = self.call(run, [slices.indices, slices.values], [], types)
+        found = on_host(run, [slices.indices, slices.values], [], types)
         matrix = [None, slices.values.shape[1]]
         for tensor, shape in zip(found, ([None], [None], matrix, matrix)):
             tensor.set_shape(shape)
         return UniqueRows(*found)
 
-    def flush(self, table: Variable, *, wait: bool = True) -> None:
-        """Bring every row up to date and forget the history; see `Engine.flush`."""
+    def flush_table(self, table: Variable, *, wait: bool = True) -> None:
+        """Bring every row up to date and forget the history; see `RowEngine.flush_table`."""
         if not self.exact:
             return
-        state, settings = self.state_of(table), self.settings_of(table)
+        state, settings = self.tables.of(table).state, self.settings_of(table)
 
         def run(*arrays: Array) -> list[Array]:
             self._bring_all(TableState(*arrays), settings)
             return [arrays[-1].copy()]
 
-        self.call(run, [], state, [tf.int64])
+        on_host(run, [], state, [tf.int64])
 
 
 def _starts_of_counts(counts: Array, groups: Groups) -> Array:

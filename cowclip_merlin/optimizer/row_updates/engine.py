@@ -1,4 +1,4 @@
-"""Base class of the engines, which update the rows of embedding tables.
+"""What `CowClip` asks of the code that makes its steps, and the state of rows updated one by one.
 
 With `update="exact"`, each row stores the number of steps that it has seen. Before a row is read
 again, the engine replays the steps that it has missed; see `kernels.reference.replay_rows`.
@@ -9,18 +9,28 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import ClassVar, NamedTuple, NoReturn, TypeAlias
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.exchange import apply_locally
+from cowclip_merlin.optimizer.config import Config, row_slots
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.exchange import (
+    add_replicated_weight,
+    apply_locally,
+    device_of,
+    run_in_replicas,
+    strategy_of,
+)
 from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
-from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
+from cowclip_merlin.optimizer.row_updates import variable_memory
+from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm, UniqueRows, sum_duplicates
 from cowclip_merlin.types import (
     Array,
+    DType,
     IndexedSlices,
     KerasOptimizer,
     Operation,
@@ -29,11 +39,10 @@ from cowclip_merlin.types import (
     Variable,
 )
 
-if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
-    from cowclip_merlin.optimizer.update import Summary
-
 tf = compat.tensorflow()
+
+Summary: TypeAlias = "tuple[Tensor, Tensor] | None"
+"""Share of clipped rows and mean factor, scalars; None if no table is clipped."""
 
 HISTORY = 1 << 16
 """Length of the history of steps; when it is full, all rows are brought up to date."""
@@ -79,54 +88,58 @@ class AdagradState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """Updates rows of tables.
+    """Makes the steps of a `CowClip`: `KerasEngine` by whole tables, each `RowEngine` by rows.
 
     Args:
-        optimizer: the embedding optimizer, a legacy Keras Adam; or Adagrad in `AdagradEngine`.
-        exact: whether each row counts its steps, so that an absent row can make them later.
-        state_of: table -> its `TableState` or `AdagradState`.
-        settings_of: table -> its `RowSettings`.
-        describe: table, row -> text that names the row in errors.
+        config: settings of the steps.
+        tables: the embedding tables.
+        optimizer: the embedding optimizer.
     """
 
+    config: Config
+    tables: EmbeddingTables
     optimizer: KerasOptimizer
-    exact: bool
-    state_of: Callable[[Variable], Any]
-    settings_of: Callable[[Variable], RowSettings]
-    describe: Callable[[Variable, int], str]
+
+    reads_batches: ClassVar[bool] = False
+    """Whether `read` can read all that the layers of a model need of a batch at once."""
+
+    @abstractmethod
+    def create(self, tables: Sequence[Variable]) -> None:
+        """Check these tables, and create their state; the optimizer's slots exist already."""
 
     @abstractmethod
     def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
 
-    def read(
-        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
-    ) -> BatchRead | None:
-        """Read all that the layers need of a batch at once; None if this engine cannot.
-
-        Args:
-            tables: of the embeddings, and if there are id weights, of these.
-            ids: id of each occurrence, integer [b, F].
-            numbers: continuous features, float32 [b, C].
-            form: what to read.
-        """
-        return None
-
     @abstractmethod
-    def update(
-        self, pairs: Sequence[Pair], counted: Sequence[bool]
-    ) -> tuple[list[Tensor], Summary]:
+    def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables.
 
         Args:
-            pairs: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, and
-                table.
-            counted: for each table, whether the statistics include its clip factors.
+            pairs: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, and table.
 
         Returns:
-            Tensors to wait for the step; share of clipped rows and mean factor, or None if no
-            table is counted.
+            Tensors to wait for the step; share of clipped rows and mean factor.
         """
+
+    def step_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights, after that of the tables.
+
+        Args:
+            optimizer: the dense optimizer.
+            pairs: gradient, summed over replicas, and variable.
+        """
+        return apply_locally(optimizer, pairs)
+
+    @abstractmethod
+    def flush(self, *, wait: bool = True) -> None:
+        """Bring all rows of all tables up to date; with `wait`, raise an earlier step's error."""
+
+    def read(
+        self, tables: Sequence[Variable], ids: Tensor, numbers: Tensor, form: ReadForm
+    ) -> BatchRead | None:
+        """Read a batch, if the engine `reads_batches`; see `CowClip.read_batch`."""
+        return None
 
     def sum_rows(self, slices: IndexedSlices, micro_batches: int | None = None) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check.
@@ -140,8 +153,96 @@ class Engine(ABC):
         """
         return sum_duplicates(slices, micro_batches)
 
+
+@dataclass(frozen=True, kw_only=True)
+class RowEngine(Engine):
+    """Updates the rows of a batch; unless `update` is "lazy", also by the steps that they missed.
+
+    Args:
+        settings: of the clipped tables.
+        add_weight: method `add_weight` of the CowClip, whose checkpoints then contain the state.
+    """
+
+    settings: RowSettings
+    add_weight: Callable[..., Variable]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
+        """Refuse to copy: a copy would contain copies of the tables and update only these.
+
+        Raises:
+            InputError: always; the message has the remedy.
+        """
+        raise InputError(
+            "CowClip with rows that are updated one by one cannot be copied: create another with "
+            "CowClip.from_config(optimizer.get_config())"
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether each row counts its steps, so that an absent row can make them later."""
+        return self.config.update != "lazy"
+
+    def create(self, tables: Sequence[Variable]) -> None:
+        """Create the variables of these tables, once.
+
+        Raises:
+            InputError: if a table is not float32, has a constraint, or is on a device that the
+                backend does not support.
+        """
+        for known in (self.tables.of(table) for table in tables):
+            if known.state is None:
+                self._refuse(known.variable)
+                with tf.init_scope():
+                    known.state = self._create(known.variable)
+                    self._hold_in_large_pages(known.state)
+
+    def _refuse(self, table: Variable) -> None:
+        # The same algorithm in plain operations supports other types and constraints.
+        other = "" if self.config.update == "lazy" else 'update="dense" with '
+        if table.dtype.base_dtype != tf.float32:
+            raise InputError(
+                f"table {table.name!r} is {table.dtype.base_dtype.name}, but rows are updated one "
+                f'by one in float32: make it float32, or use {other}backend="tensorflow"'
+            )
+        if getattr(table, "constraint", None) is not None:
+            raise InputError(
+                f"table {table.name!r} has a constraint, which updates of single rows "
+                'ignore: remove it, or use update="dense" with backend="tensorflow"'
+            )
+        if self.config.backend != "tensorflow":
+            variable_memory.refuse_elsewhere(table, self.config.backend)
+
+    def _create(self, table: Variable) -> TableState | AdagradState:
+        slots = [self.optimizer.get_slot(table, name) for name in row_slots(self.optimizer)]
+        if len(slots) == 1:
+            return AdagradState(table, *slots)
+        if not self.exact:
+            return TableState(table, *slots)
+        # Names of tables depend on the layers made before in this process, and a checkpoint finds
+        # variables by name. So use the table's number instead.
+        name = f"table.{len(self.tables.with_state)}"
+        with device_of(table):
+            last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
+            history = self._weight(f"{name}.history", [HISTORY], tf.float32)
+            count = self._weight(f"{name}.count", [1], tf.int64)
+        return TableState(table, *slots, last, history, count)
+
+    def _weight(self, name: str, shape: list[int], dtype: DType) -> Variable:
+        return add_replicated_weight(self.add_weight, name, shape, dtype, initializer="zeros")
+
+    def _hold_in_large_pages(self, state: TableState | AdagradState) -> None:
+        known = [x for x in state[:4] if x is not None]  # all are float32
+        large = [x for x in known if 4 * x.shape.num_elements() >= variable_memory.LEAST]
+        if large and self.config.backend == "numba" and strategy_of(state.w) is None:
+            variable_memory.on_host(variable_memory.hold_in_large_pages, [], large, [])
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Bring all rows up to date; with `wait`, raise the error of an earlier step now."""
+        for table in self.tables.with_state:
+            run_in_replicas(table, self.flush_table, table, wait=wait)
+
     @abstractmethod
-    def flush(self, table: Variable, *, wait: bool = True) -> None:
+    def flush_table(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.
 
         Args:
@@ -149,13 +250,13 @@ class Engine(ABC):
             wait: wait for earlier steps, and raise their error now.
         """
 
-    def update_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
-        """Make one step of the dense weights; see `Update.apply_dense`."""
-        return apply_locally(optimizer, pairs)
+    def settings_of(self, table: Variable) -> RowSettings:
+        """Return the settings of a table, which may have no clip."""
+        return replace(self.settings, clip="none") if self.tables.skips(table) else self.settings
 
     def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""
-        return f"the gradient of {self.describe(table, row)} is not finite"
+        return f"the gradient of {self.tables.describe(table, row)} is not finite"
 
     def alpha(self) -> Tensor:
         """Return this step's rate with both bias corrections of Adam, bit-equal to TensorFlow's."""
@@ -166,6 +267,27 @@ class Engine(ABC):
         lr = adam._decayed_lr(tf.float32)
         beta_1, beta_2 = (adam._get_hyper(name, tf.float32) for name in ("beta_1", "beta_2"))
         return lr * tf.sqrt(1 - tf.pow(beta_2, t)) / (1 - tf.pow(beta_1, t))
+
+
+def summarize(factors: Sequence[Tensor], clipped: Sequence[bool]) -> Summary:
+    """Compute the share of clipped rows and the mean factor, scalars; None without tables.
+
+    Args:
+        factors: clip factors of the batch's rows, one tensor [u] per table.
+        clipped: for each table, whether its factors count.
+
+    >>> factors = [tf.constant([1.0, 0.5]), tf.constant([0.25]), tf.constant([1.0, 0.5])]
+    >>> [float(x) for x in summarize(factors, [True, False, True])]
+    [0.5, 0.75]
+    """
+    present = [tf.cast(f, tf.float32) for f, each in zip(factors, clipped) if each]
+    if not present:
+        return None
+    present = tf.concat(present, 0)
+    total = tf.cast(tf.size(present), tf.float32)
+    cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
+    share = tf.math.divide_no_nan(cut, total)
+    return share, tf.math.divide_no_nan(tf.reduce_sum(present), total)
 
 
 def refuse_outside(tables: Sequence[Variable], least: int, largest: int) -> None:

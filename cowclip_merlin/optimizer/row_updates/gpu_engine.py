@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from cowclip_merlin.optimizer.exchange import (
     strategy_of,
 )
 from cowclip_merlin.optimizer.row_updates import gpu_ops
-from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, warn_of_stale_rows
+from cowclip_merlin.optimizer.row_updates.engine import (
+    RowEngine,
+    Summary,
+    outside_words,
+    warn_of_stale_rows,
+)
 from cowclip_merlin.optimizer.unique_rows import BatchRead, BatchSlices, ReadForm
 from cowclip_merlin.types import DType, KerasOptimizer, Operation, Pair, Tensor, Variable
-
-if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -97,7 +99,7 @@ _STATUS_SIZE = 1 + 3 * MOST_TABLES
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuEngine(Engine):
+class GpuEngine(RowEngine):
     """Updates rows with the operations of `gpu_ops`.
 
     A step is refused if a gradient is not finite or an id is outside its table. In a graph, the
@@ -119,6 +121,8 @@ class GpuEngine(Engine):
     owner: int
     _known: dict[Any, Any] = field(default_factory=dict)  # status, slots and numbers
 
+    reads_batches: ClassVar[bool] = True
+
     def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         self.operations.module.cow_clip_catch_up(
@@ -129,11 +133,10 @@ class GpuEngine(Engine):
             wait=tf.executing_eagerly(),
         )
 
-    def update(
-        self, pairs: Sequence[Pair], counted: Sequence[bool]
-    ) -> tuple[list[Tensor], Summary]:
-        """Make one step of all tables; see `Engine.update`."""
+    def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
+        """Make one step of all tables; see `Engine.step`."""
         tables = [table for _, table in pairs]
+        counted = self.tables.clips(tables)
         if isinstance(pairs[0][0], BatchSlices):
             return self._update_read(pairs[0][0], tables, counted)
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
@@ -206,26 +209,26 @@ class GpuEngine(Engine):
     def _note_step(
         self, tables: Sequence[Variable], numbers: list[int], made: Any, counted: bool
     ) -> tuple[list[Tensor], Summary]:
-        """Count the step; returns what `update` returns."""
+        """Count the step; returns what `step` returns."""
         share, mean, done = made
         self._known["any"] = tables[0], numbers[0]
         for table, count in zip(tables, done):
-            assign_locally(self.state_of(table).count, count)
+            assign_locally(self.tables.of(table).state.count, count)
         with tf.control_dependencies([share]):
             self.optimizer.iterations.assign_add(1)
         share.set_shape([])
         mean.set_shape([])
         return [share], (share, mean) if counted else None
 
-    def update_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
-        """Make one step of the dense weights; see `Update.apply_dense`."""
+    def step_dense(self, optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
+        """Make one step of the dense weights; see `Engine.step_dense`."""
         table, number = self._known.get("any", (None, 0))
         if table is None or not fits(optimizer, pairs, table):
-            return super().update_dense(optimizer, pairs)
+            return super().step_dense(optimizer, pairs)
         status, operations = self._status(table), self.operations
         return make(optimizer, pairs, operations=operations, number=number, status=status)
 
-    def flush(self, table: Variable, *, wait: bool = True) -> None:
+    def flush_table(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.
 
         Args:
@@ -239,14 +242,14 @@ class GpuEngine(Engine):
             wait=wait,
         )
         if self.exact:
-            assign_locally(self.state_of(table).count, tf.zeros([1], tf.int64))
+            assign_locally(self.tables.of(table).state.count, tf.zeros([1], tf.int64))
 
     def _counts(self, tables: Sequence[Variable]) -> list[Tensor]:
-        return [self.state_of(t).count.read_value() for t in tables] if self.exact else []
+        return [self.tables.of(t).state.count.read_value() for t in tables] if self.exact else []
 
     def _variables(self, tables: Sequence[Variable]) -> list[Tensor]:
         size = 5 if self.exact else 3
-        state = [x.handle for table in tables for x in self.state_of(table)[:size]]
+        state = [x.handle for table in tables for x in self.tables.of(table).state[:size]]
         return [*state, self._status(tables[0]).handle]
 
     def _status(self, table: Variable) -> Variable:

@@ -13,31 +13,31 @@ from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.exchange import assign_locally, assign_rows_locally, gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
-    Engine,
+    RowEngine,
+    Summary,
     TableState,
+    summarize,
     warn_of_stale_rows,
 )
 from cowclip_merlin.optimizer.row_updates.variable_memory import call_in_graph
 from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
-from cowclip_merlin.optimizer.update import summarize
 from cowclip_merlin.types import Array, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.kernels.interface import UniqueRows
-    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorFlowEngine(Engine):
+class TensorFlowEngine(RowEngine):
     """Gathers rows, updates them, and scatters them back; only for `update="exact"`."""
 
     def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         ids, _ = tf.unique(gather_ids(ids))
         for table in tables:
-            self._replay(self.state_of(table), self.settings_of(table), ids)
+            self._replay(self.tables.of(table).state, self.settings_of(table), ids)
 
     def _replay(self, state: TableState, settings: RowSettings, ids: Tensor) -> None:
         """Replay missed steps, with one pass over all rows for each step."""
@@ -58,10 +58,8 @@ class TensorFlowEngine(Engine):
         _, *after = tf.while_loop(lambda step, *_: step < to, body, [first, *before])
         _scatter(state, ids, after, to)
 
-    def update(
-        self, pairs: Sequence[Pair], counted: Sequence[bool]
-    ) -> tuple[list[Tensor], Summary]:
-        """Make one step of all tables; see `Engine.update`."""
+    def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
+        """Make one step of all tables; see `Engine.step`."""
         alpha = self.alpha()
         sums = [self._sums(slices, table) for slices, table in pairs]
         # A gradient that is not finite must stop the step before any variable changes.
@@ -72,11 +70,11 @@ class TensorFlowEngine(Engine):
             ]
         with tf.control_dependencies(factors):
             self.optimizer.iterations.assign_add(1)
-        return factors, summarize([f for f, each in zip(factors, counted) if each])
+        return factors, summarize(factors, self.tables.clips(table for _, table in pairs))
 
     def _sums(self, slices: IndexedSlices, table: Variable) -> UniqueRows:
         """Return distinct ids, counts and sums; raise an error for a sum that is not finite."""
-        parts = self.settings_of(table).micro_batches
+        parts = self.config.micro_batches
         rows = sum_duplicates(slices, parts if parts > 1 else None)
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 
@@ -91,9 +89,9 @@ class TensorFlowEngine(Engine):
             return rows._replace(g=tf.identity(rows.g))
 
     def _step(self, rows: UniqueRows, table: Variable, alpha: Tensor, *, watch: bool) -> Tensor:
-        state, settings = self.state_of(table), self.settings_of(table)
+        state, settings = self.tables.of(table).state, self.settings_of(table)
         full = state.count[0] >= state.history.shape[0]
-        tf.cond(full, lambda: self.flush(table), lambda: None)
+        tf.cond(full, lambda: self.flush_table(table), lambda: None)
         if watch:  # with several workers, rows that only others have read may be stale
             self._watch(table, state, rows.ids)
         self._replay(state, settings, rows.ids)
@@ -123,9 +121,9 @@ class TensorFlowEngine(Engine):
 
         tf.cond(behind, lambda: call_in_graph(tell, [], tf.bool), lambda: True)
 
-    def flush(self, table: Variable, *, wait: bool = True) -> None:
+    def flush_table(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history."""
-        state = self.state_of(table)
+        state = self.tables.of(table).state
         self._replay(state, self.settings_of(table), tf.range(table.shape[0]))
         assign_locally(state.last, tf.zeros(state.last.shape))
         assign_locally(state.count, tf.zeros([1], tf.int64))

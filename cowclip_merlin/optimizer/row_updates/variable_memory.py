@@ -52,14 +52,6 @@ def _graphs_of_functions() -> list[Graph]:
     return graphs
 
 
-def _written(variables: Sequence[Variable], done: Sequence[Tensor]) -> None:
-    """Make later reads of these variables wait for the tensors `done`."""
-    with tf.control_dependencies(done):
-        for variable in variables:
-            # It writes nothing, but a tf.function orders later reads as after a write.
-            tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
-
-
 def refuse_elsewhere(table: Variable, backend: str) -> None:
     """Refuse a table on a device that the kernels of this backend cannot access.
 
@@ -105,7 +97,10 @@ def on_host(
         results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
     else:
         results = call_in_graph(call, [*inputs, *memory, *used], types)
-    _written(variables, results)
+    with tf.control_dependencies(results):
+        for variable in variables:
+            # It writes nothing, but a tf.function orders later reads as after a write.
+            tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
     return results
 
 
