@@ -6,16 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cowclip_merlin import choices, compat, workers
+from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.ctr_model import attach, find_cowclip
-from cowclip_merlin.optimizer.config import (
-    Config,
-    described,
-    is_plain_adagrad,
-    is_plain_adam,
-    row_slots,
-)
+from cowclip_merlin.optimizer.config import GROWING_RULES, described, row_slots, why_not
 from cowclip_merlin.optimizer.exchange import strategy_of
 from cowclip_merlin.tables.growing_table import GrowingShard, GrowingTable
 from cowclip_merlin.tables.layout import FieldRules
@@ -251,31 +245,6 @@ def _refuse_optimizer(optimizer: KerasOptimizer, cowclip: CowClip | None) -> Non
             f"growing_table needs CowClip, not {described(optimizer)}: it updates only the rows of "
             'a batch; use cc.CowClip(update="lazy")'
         )
-    reason = _why_not(cowclip.config, cowclip.embedding_optimizer)
+    reason = why_not(cowclip.config, cowclip.embedding_optimizer, GROWING_RULES)
     if reason:
         raise InputError(f"growing_table: {reason}")
-
-
-def _why_not(config: Config, optimizer: KerasOptimizer) -> str | None:
-    """Return why growing tables cannot train so, with the remedy; None if they can."""
-    if config.update != "lazy":
-        return (
-            f"update={config.update!r} also updates rows that are absent from the batch, so nobody "
-            'could tell which rows changed; use update="lazy"'
-        )
-    if not is_plain_adam(optimizer) and not is_plain_adagrad(optimizer):
-        return (
-            f"the embedding optimizer must be Adam or Adagrad, not {described(optimizer)}; use one "
-            "of them"
-        )
-    if config.clip not in choices.kernel_clips():
-        return (
-            f"clip={config.clip!r} does not take each row by itself; use one of "
-            f"{', '.join(choices.kernel_clips())}"
-        )
-    if config.backend == "cupy":
-        return (
-            'backend="cupy" needs tables in the memory of a GPU; build the model under '
-            'tf.device("CPU") and use backend="numba"'
-        )
-    return None

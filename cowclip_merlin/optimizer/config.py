@@ -1,10 +1,15 @@
-"""Check the settings of CowClip and resolve "auto" and other defaults."""
+"""The settings of CowClip: what works with what, and what "auto" becomes.
+
+`RULES` is the one table of what does not work together. `why_not` reads it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
@@ -35,8 +40,13 @@ class Config:
     l2: float
     update: str
     clip: str
-    backend: str
+    backend: str = "auto"
     micro_batches: int = 1
+
+    @property
+    def of_clip(self) -> choices.Clip:
+        """Properties of the clip."""
+        return choices.CLIPS[self.clip]
 
     @property
     def by_keras(self) -> bool:
@@ -52,6 +62,9 @@ class Config:
 def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
     """Check the settings and resolve update and backend.
 
+    "exact" becomes "lazy" if absent rows do not change: without L2, an absent row has no gradient,
+    and Adagrad and plain SGD do not change it.
+
     Args:
         config: the arguments of `CowClip`.
         optimizer: the embedding optimizer.
@@ -60,101 +73,144 @@ def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
         InputError: if a value is out of range or unknown, or the optimizer or the machine does
             not support it.
     """
-    config = replace(config, update=resolve_update(check(config), optimizer))
-    return check(replace(config, backend=choose_backend(config, optimizer)))
-
-
-def check(config: Config) -> Config:
-    """Check the settings and return them.
-
-    Raises:
-        InputError: if a value is out of range or unknown.
-    """
     check_not_negative({"l2": config.l2})
     one_of("update", config.update, choices.UPDATES)
     one_of("clip", config.clip, choices.CLIPS)
     one_of("backend", config.backend, choices.BACKENDS)
     check_at_least_one({"micro_batches": config.micro_batches})
-    if config.micro_batches > 1 and config.by_keras:
-        raise InputError(
-            f"micro_batches is {config.micro_batches}, but Keras's optimizers square whole "
-            'batches; use Adam with update="exact", or with backend="numba"'
-        )
-    if config.update == "exact":
-        _check_exact(config)
+    if config.update == "exact" and config.l2 == 0 and _leaves_absent_rows(optimizer):
+        config = replace(config, update="lazy")
+    if config.backend == "auto":
+        config = replace(config, backend=_choose_backend(config, optimizer))
+    return check(config, optimizer)
+
+
+def _choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
+    """Return the fastest backend that works with the settings; if none does, "tensorflow"."""
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    fast = "cupy" if on_gpu else "numba"
+    by_keras = config.update == "dense" and config.micro_batches == 1
+    if by_keras or why_not(replace(config, backend=fast), optimizer):
+        return "tensorflow"
+    return _gpu_backend() if on_gpu else fast
+
+
+def check(config: Config, optimizer: KerasOptimizer) -> Config:
+    """Return the settings.
+
+    Raises:
+        InputError: if some do not work together.
+    """
+    if reason := why_not(config, optimizer):
+        raise InputError(reason)
     return config
 
 
-def _check_exact(config: Config) -> None:
-    if not choices.CLIPS[config.clip].postponable:
-        raise InputError(
-            f'update="exact" works with the clips {", ".join(choices.exact_clips())}: '
-            f'{config.clip!r} clips absent rows by the norms of other rows; use update="dense"'
-        )
-    if choices.CLIPS[config.clip].kernel_id is None and clips_absent_rows(config):
-        raise InputError(
-            f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
-            f'r is {config.clip_settings.r}: use update="dense"'
-        )
+class Rule(NamedTuple):
+    """Settings that do not work together.
+
+    Attributes:
+        update: values of `update` that it is about.
+        backend: values of `backend` that it is about.
+        refuses: whether it refuses these settings with this embedding optimizer.
+        words: why, and the remedy; `why_not` fills in the names.
+    """
+
+    update: tuple[str, ...]
+    backend: tuple[str, ...]
+    refuses: Callable[[Config, KerasOptimizer], bool]
+    words: str
+
+
+_ANY, _BACKENDS, _ROWS = choices.UPDATES, choices.BACKENDS, choices.KERNEL_BACKENDS
+_CUPY, _DENSE_OR_LAZY = ("cupy",), ("dense", "lazy")
+_EXACT_WORKS = (
+    'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
+    "not with {optimizer}"
+)
+_PLAIN = '; use backend="tensorflow"'
+
+RULES = (
+    Rule(("exact",), _BACKENDS, lambda c, o: not c.of_clip.postponable,
+         'update="exact" works with the clips {exact_clips}: {clip!r} clips absent rows by the '
+         'norms of other rows; use update="dense"'),
+    Rule(("exact",), _BACKENDS, lambda c, o: c.of_clip.kernel_id is None and clips_absent_rows(c),
+         'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {l2}, r is {r}: '
+         'use update="dense"'),
+    Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o) and not _leaves_absent_rows(o),
+         _EXACT_WORKS + '; use update="dense"'),
+    Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o),
+         _EXACT_WORKS + ' and l2 {l2:g}; use l2=0 or update="dense"'),
+    Rule(("lazy",), _BACKENDS, lambda c, o: not _updates_rows(o),
+         'update="lazy" works with Adam, Adagrad, Ftrl and SGD without momentum, not with '
+         '{optimizer}; choose one of them or update="dense"'),
+    Rule(_DENSE_OR_LAZY, ("tensorflow",), lambda c, o: c.micro_batches > 1,
+         "micro_batches is {micro_batches}, but Keras's optimizers square whole batches; use Adam "
+         'with update="exact", or with backend="numba"'),
+    Rule(_ANY, _CUPY, lambda c, o: workers.current() is not None,
+         'backend="cupy" counts the ids of one GPU, but there are {workers} workers' + _PLAIN),
+    Rule(("dense",), _ROWS, lambda c, o: is_plain_adagrad(o),
+         'backend="{backend}" updates only rows of the batch with {optimizer}' + _PLAIN),
+    Rule(_ANY, _ROWS, lambda c, o: is_plain_adagrad(o) and c.micro_batches > 1,
+         'backend="{backend}" squares whole batches with {optimizer}' + _PLAIN),
+    Rule(_ANY, _ROWS, lambda c, o: not is_plain_adam(o) and not is_plain_adagrad(o),
+         'backend="{backend}" works with Adam and Adagrad, not with {optimizer}' + _PLAIN),
+    Rule(_ANY, _ROWS, lambda c, o: c.of_clip.kernel_id is None,
+         'backend="{backend}" does not work with the clip {clip!r}' + _PLAIN),
+    Rule(_ANY, _CUPY, lambda c, o: not is_plain_adam(o),
+         'backend="cupy" works with Adam, not with {optimizer}' + _PLAIN),
+    Rule(_ANY, _CUPY, lambda c, o: isinstance(o, VaryingAdam),
+         'backend="cupy" works with constant betas' + _PLAIN),
+    Rule(_ANY, _CUPY, lambda c, o: c.micro_batches > 1,
+         'backend="cupy" squares whole batches, and does not know micro_batches' + _PLAIN),
+    Rule(("dense", "exact"), _CUPY,
+         lambda c, o: c.of_clip.cuts_l2_alone(c.l2, c.clip_settings) and clips_absent_rows(c),
+         'backend="cupy" needs 2 * l2 <= r with update={update!r}, or L2 alone would be clipped; '
+         "l2 is {l2}, r is {r}" + _PLAIN),
+    Rule(("dense", "exact"), _CUPY, lambda c, o: clips_absent_rows(c),
+         'backend="cupy" does not work with the clip {clip!r} and update={update!r}' + _PLAIN),
+)  # fmt: skip
+"""What does not work together; the first rule that refuses has the words."""
+
+GROWING_RULES = (
+    Rule(("dense", "exact"), _BACKENDS, lambda c, o: True,
+         "update={update!r} also updates rows that are absent from the batch, so nobody could tell "
+         'which rows changed; use update="lazy"'),
+    Rule(_ANY, _BACKENDS, lambda c, o: not is_plain_adam(o) and not is_plain_adagrad(o),
+         "the embedding optimizer must be Adam or Adagrad, not {optimizer}; use one of them"),
+    Rule(_ANY, _BACKENDS, lambda c, o: c.of_clip.kernel_id is None,
+         "clip={clip!r} does not take each row by itself; use one of {kernel_clips}"),
+    Rule(_ANY, _CUPY, lambda c, o: True,
+         'backend="cupy" needs tables in the memory of a GPU; build the model under '
+         'tf.device("CPU") and use backend="numba"'),
+)  # fmt: skip
+"""What further does not work with tables that grow."""
+
+
+def why_not(config: Config, optimizer: KerasOptimizer, rules: Sequence[Rule] = RULES) -> str | None:
+    """Return why the settings do not work together, with the remedy; None if they do.
+
+    >>> settings = Config(clip_settings=ClipSettings(), l2=0, update="exact", clip="none")
+    >>> why_not(settings, tf.keras.optimizers.legacy.Adam())
+    >>> why_not(settings, tf.keras.optimizers.legacy.Nadam()).partition("; ")[2]
+    'use update="dense"'
+    """
+    asked = [x for x in rules if config.update in x.update and config.backend in x.backend]
+    rule = next((each for each in asked if each.refuses(config, optimizer)), None)
+    if rule is None:
+        return None
+    group = workers.current()
+    return rule.words.format_map(
+        config.as_dict()
+        | {"optimizer": described(optimizer), "workers": group.size if group else 1}
+        | {"exact_clips": ", ".join(choices.exact_clips())}
+        | {"kernel_clips": ", ".join(choices.kernel_clips())}
+    )
 
 
 def clips_absent_rows(config: Config) -> bool:
     """Whether the clip may scale the L2 gradient of absent rows."""
-    return choices.CLIPS[config.clip].clips_absent_rows(config.l2, config.clip_settings)
-
-
-def resolve_update(config: Config, optimizer: KerasOptimizer) -> str:
-    """Return the update of the steps: "exact" becomes "lazy" if absent rows do not change.
-
-    Without L2, an absent row has no gradient, and Adagrad and plain SGD do not change it.
-
-    Args:
-        config: the arguments of `CowClip`.
-        optimizer: the embedding optimizer.
-
-    Raises:
-        InputError: if `update="exact"` cannot postpone the steps of the optimizer.
-    """
-    if config.update != "exact" or is_plain_adam(optimizer):
-        return config.update
-    still = type(optimizer) in _ADAGRADS or _is_plain_sgd(optimizer)
-    if still and config.l2 == 0:
-        return "lazy"
-    reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
-    raise InputError(
-        f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
-        f"not with {described(optimizer)}{' ' if still else '; '}{reason}"
-    )
-
-
-def choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
-    """Choose the backend: "tensorflow", "numba" or "cupy".
-
-    Args:
-        config: the arguments of `CowClip`, with the resolved update.
-        optimizer: the embedding optimizer.
-
-    Raises:
-        InputError: if the requested backend does not support the settings, or is not installed.
-    """
-    reason = _why_no_kernels(config, optimizer)
-    group = workers.current()
-    if group and config.backend == "cupy":
-        raise InputError(
-            f'backend="cupy" counts the ids of one GPU, but there are {group.size} workers; use '
-            'backend="tensorflow"'
-        )
-    if config.backend == "auto":
-        if reason or (config.update == "dense" and config.micro_batches == 1):
-            return "tensorflow"
-        if not tf.config.list_logical_devices("GPU"):
-            return "numba"
-        return "tensorflow" if group or _why_no_cupy(config, optimizer) else _gpu_backend()
-    if config.backend == "cupy":
-        reason = reason or _why_no_cupy(config, optimizer)
-    if config.backend != "tensorflow" and reason:
-        raise InputError(f'backend="{config.backend}" {reason}; use backend="tensorflow"')
-    return config.backend
+    return config.of_clip.clips_absent_rows(config.l2, config.clip_settings)
 
 
 def _gpu_backend() -> str:
@@ -169,37 +225,6 @@ def _gpu_backend() -> str:
         _log.warning("slower row updates on the GPU: %s", error)
         return "tensorflow"
     return "cupy"
-
-
-def _why_no_kernels(config: Config, optimizer: KerasOptimizer) -> str | None:
-    if is_plain_adagrad(optimizer):
-        if config.update == "dense":
-            return f"updates only rows of the batch with {described(optimizer)}"
-        if config.micro_batches > 1:
-            return f"squares whole batches with {described(optimizer)}"
-    elif not is_plain_adam(optimizer):
-        return f"works with Adam and Adagrad, not with {described(optimizer)}"
-    if choices.CLIPS[config.clip].kernel_id is None:
-        return f"does not work with the clip {config.clip!r}"
-    return None
-
-
-def _why_no_cupy(config: Config, optimizer: KerasOptimizer) -> str | None:
-    """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
-    if not is_plain_adam(optimizer):
-        return f"works with Adam, not with {described(optimizer)}"
-    if isinstance(optimizer, VaryingAdam):
-        return "works with constant betas"
-    if config.micro_batches > 1:
-        return "squares whole batches, and does not know micro_batches"
-    if config.update == "lazy" or not clips_absent_rows(config):
-        return None
-    if choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings):
-        return (
-            f"needs 2 * l2 <= r with update={config.update!r}, or L2 alone would be clipped; "
-            f"l2 is {config.l2}, r is {config.clip_settings.r}"
-        )
-    return f"does not work with the clip {config.clip!r} and update={config.update!r}"
 
 
 def is_plain_adam(optimizer: KerasOptimizer) -> bool:
@@ -222,9 +247,16 @@ def row_slots(optimizer: KerasOptimizer) -> tuple[str, ...]:
     return ("accumulator",) if type(optimizer) in _ADAGRADS else ("m", "v")
 
 
-def _is_plain_sgd(optimizer: KerasOptimizer) -> bool:
-    sgd = tf.keras.optimizers.legacy.SGD
-    return type(optimizer) is sgd and optimizer.get_config()["momentum"] == 0
+def _leaves_absent_rows(optimizer: KerasOptimizer) -> bool:
+    """Whether the optimizer does not change a row without a gradient: Adagrad and plain SGD."""
+    sgd = type(optimizer) is tf.keras.optimizers.legacy.SGD
+    return type(optimizer) in _ADAGRADS or (sgd and optimizer.get_config()["momentum"] == 0)
+
+
+def _updates_rows(optimizer: KerasOptimizer) -> bool:
+    """Whether the optimizer, as `row_optimizer` returns it, updates only rows of the batch."""
+    known = isinstance(optimizer, LazyAdam) or _leaves_absent_rows(optimizer)
+    return known or type(optimizer) is tf.keras.optimizers.legacy.Ftrl
 
 
 def changes_gradients(optimizer: KerasOptimizer) -> list[str]:
@@ -260,22 +292,10 @@ def described(optimizer: KerasOptimizer) -> str:
 
 
 def row_optimizer(optimizer: KerasOptimizer) -> KerasOptimizer:
-    """Return an optimizer of the same type that updates only the rows of a sparse gradient.
-
-    Raises:
-        InputError: if the optimizer has no such variant.
-    """
-    legacy = tf.keras.optimizers.legacy
-    if isinstance(optimizer, LazyAdam):
+    """Return a `LazyAdam` in place of Adam, which would update all rows; any other as it is."""
+    if type(optimizer) is not tf.keras.optimizers.legacy.Adam or optimizer.amsgrad:
         return optimizer
-    if type(optimizer) is legacy.Adam and not optimizer.amsgrad:
-        config = optimizer.get_config()
-        config.pop("amsgrad")
-        config["learning_rate"] = optimizer._hyper["learning_rate"]
-        return LazyAdam(**config, gradient_transformers=optimizer.gradient_transformers)
-    if _is_plain_sgd(optimizer) or type(optimizer) in (*_ADAGRADS, legacy.Ftrl):
-        return optimizer
-    raise InputError(
-        f'update="lazy" works with Adam, Adagrad, Ftrl and SGD without momentum, '
-        f'not with {described(optimizer)}; choose one of them or update="dense"'
-    )
+    config = optimizer.get_config()
+    config.pop("amsgrad")
+    config["learning_rate"] = optimizer._hyper["learning_rate"]
+    return LazyAdam(**config, gradient_transformers=optimizer.gradient_transformers)

@@ -237,7 +237,7 @@ class CowClip(WrappingOptimizer):
         parts = micro_batches or self.config.micro_batches
         values = {"l2": l2, "clip_settings": clip_settings, "micro_batches": parts}
         self.config = replace(self.config, **values)
-        self._engine = self._engine_of(check(self.config))
+        self._engine = self._engine_of(check(self.config, self.embedding_optimizer))
         try:
             yield
         finally:
