@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_updates import engine
 
 ROWS, DIM, BATCH = 400, 10, 48
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
@@ -66,19 +65,6 @@ def test_a_thousand_steps(tf, kernels):
     assert 0 < dense.optimizer.clipped_share.numpy() == exact.optimizer.clipped_share.numpy()
 
 
-@pytest.mark.thorough
-def test_with_plain_operations(tf):
-    expected = TwoTables(tf, update="dense").train(300, 3)
-    exact = TwoTables(tf, update="exact", backend="tensorflow")
-    assert worst(expected, exact.train(300, 3)) <= 1e-6
-
-
-def test_dense_by_kernels(tf, kernels):
-    expected = TwoTables(tf, update="dense").train(100, 4)
-    moved = TwoTables(tf, update="dense", backend=kernels)
-    assert worst(expected, moved.train(100, 4)) <= 1e-6
-
-
 CUTS_L2 = {
     "column": {"clip": "column", "bound": 2e-5},
     "cowclip": {"r": 1e-3, "zeta": 0.0},
@@ -125,13 +111,6 @@ def test_micro_batches_need_row_updates(tf):
         TwoTables(tf, micro_batches=0)
 
 
-def test_lazy_by_kernels(tf, kernels):
-    expected = TwoTables(tf, update="lazy", backend="tensorflow").train(100, 4)
-    lazy = TwoTables(tf, update="lazy")
-    assert lazy.optimizer.backend == kernels
-    assert worst(expected, lazy.train(100, 4)) <= 2e-6
-
-
 def test_lazy_is_another_algorithm(tf):
     assert worst(TwoTables(tf).train(100, 4), TwoTables(tf, update="lazy").train(100, 4)) > 1e-2
 
@@ -151,25 +130,6 @@ def test_any_schedule(tf, rates, ends, l2, clip, seed):
     assert worst(expected, TwoTables(tf, update="exact", **arguments).train(70, seed)) <= 2e-6
 
 
-# With a large L2 and these betas, steps about 0 are unstable and amplify differences by rounding.
-BETAS = {
-    "sde at x128": {"beta_1": 0.7, "beta_2": 0.872, "epsilon": 1e-7 / 128**0.5},
-    "no momentum, a short memory": {"beta_1": 0.0, "beta_2": 0.2},
-    "a long memory": {"beta_1": 0.99, "beta_2": 0.9999},
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", BETAS)
-def test_any_betas(tf, name, kernels):
-    given = {"adam": BETAS[name], "l2": 1e-5}
-    expected = TwoTables(tf, update="dense", **given).train(100, 8)
-    for backend in (kernels, "tensorflow"):
-        exact = TwoTables(tf, update="exact", backend=backend, **given)
-        assert worst(expected, exact.train(100, 8)) <= 1e-6
-    assert worst(expected, TwoTables(tf, update="exact", l2=1e-5).train(100, 8)) > 1e-3
-
-
 @settings(max_examples=4)
 @given(beta_1=st.floats(0, 0.95), beta_2=st.floats(0.1, 0.9999), seed=st.integers(0, 1000))
 def test_random_betas(tf, beta_1, beta_2, seed):
@@ -187,14 +147,6 @@ def test_a_rate_that_is_set_from_outside(tf):
     assert worst(*[(t.table.numpy(), t.wide.numpy()) for t in pair]) <= 1e-6
 
 
-def test_a_full_history_brings_all_rows_up_to_date(tf, monkeypatch):
-    expected = TwoTables(tf, update="exact").train(50, 5)
-    monkeypatch.setattr(engine, "HISTORY", 7)
-    short = TwoTables(tf, update="exact").train(50, 5)
-    for a, b in zip(expected, short, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_before_a_flush_absent_rows_are_as_they_were(tf):
     trainee = TwoTables(tf, update="exact")
     start = trainee.table.numpy()
@@ -208,124 +160,6 @@ def test_before_a_flush_absent_rows_are_as_they_were(tf):
     trainee.optimizer.flush()
     assert (trainee.table.numpy()[8] != start[8]).all()
     np.testing.assert_array_equal(trainee.table.numpy()[[7, 9]], caught[[7, 9]])
-
-
-def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
-    whole = TwoTables(tf, update="exact")
-    rng = np.random.default_rng(8)
-    batches = [
-        (rng.integers(0, ROWS, 9).astype(np.int32), rng.normal(0, 1, (9, DIM)).astype("f"))
-        for _ in range(40)
-    ]
-
-    def checkpoint(t):
-        return tf.train.Checkpoint(table=t.table, wide=t.wide, optimizer=t.optimizer)
-
-    for i, (ids, g) in enumerate(batches):
-        if i == 20:
-            path = checkpoint(whole).save(str(tmp_path / "c"))
-        whole.step(ids, g)
-    resumed = TwoTables(tf, update="exact")
-    resumed.optimizer.create_state([resumed.table, resumed.wide])
-    checkpoint(resumed).restore(path)
-    for ids, g in batches[20:]:
-        resumed.step(ids, g)
-    for trainee in (whole, resumed):
-        trainee.optimizer.flush()
-    np.testing.assert_array_equal(whole.table.numpy(), resumed.table.numpy())
-    np.testing.assert_array_equal(whole.wide.numpy(), resumed.wide.numpy())
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
-@pytest.mark.parametrize(
-    "row, said", [(299, "id 299 of field 'user'"), (300, "id 0 of field 'item'")]
-)
-def test_a_gradient_that_is_not_finite_is_named_and_writes_nothing(tf, backend, row, said):
-    fields = {"user": 300, "item": 100}
-    trainee = TwoTables(tf, update="exact", backend=backend, fields=fields)
-    trainee.train(3, 0)
-    before = trainee.table.numpy()
-    g = np.ones((3, DIM), "f")
-    g[1, 4] = np.nan
-    with pytest.raises(tf.errors.OpError, match=f"{said} is not finite"):
-        trainee.step(np.array([5, row, 6], np.int32), g)
-        trainee.optimizer.flush()  # a GPU has not told before
-    np.testing.assert_array_equal(trainee.table.numpy(), before)
-    if trainee.optimizer.backend != "cupy":
-        assert trainee.optimizer.embedding_optimizer.iterations.numpy() == 3
-
-
-@pytest.mark.parametrize("update", ["exact", "lazy"])
-@pytest.mark.parametrize("wrong", [-1, ROWS, 2**31 - 1])
-def test_an_id_outside_the_table_is_refused_and_nothing_written(tf, update, wrong, kernels):
-    """Compiled kernels do not check their indices: beyond the table is other memory."""
-    trainee = TwoTables(tf, update=update, backend=kernels)
-    trainee.train(2, 0)
-    before = trainee.table.numpy()
-    message = f"id {wrong} is outside table 'embeddings:0', which has {ROWS} rows"
-    with pytest.raises(tf.errors.OpError, match=message):
-        trainee.step(np.array([5, wrong, 6], np.int32), np.ones((3, DIM), "f"))
-        trainee.optimizer.flush()  # a GPU has not told before
-    if update == "exact":
-        with pytest.raises((InputError, tf.errors.OpError), match=message):
-            trainee.optimizer.catch_up(trainee.table, [3, wrong])
-    np.testing.assert_array_equal(trainee.table.numpy(), before)
-
-
-def test_lazy_column_clip_by_kernels(tf, kernels):
-    arguments = {"update": "lazy", "clip": "column", "bound": 0.1}
-    expected = TwoTables(tf, backend="tensorflow", **arguments)
-    moved = TwoTables(tf, **arguments)
-    assert moved.optimizer.backend == kernels
-    assert worst(expected.train(100, 4), moved.train(100, 4)) <= 2e-6
-    assert moved.optimizer.clipped_share.numpy() > 0
-
-
-def read_in_steps(tf, backend, reads, brought):
-    """Steps that read two groups of rows, of which some were brought up to date before."""
-    table = tf.Variable(tf.ones([9, 2]), name="embeddings")
-    optimizer = cc.CowClip(update="exact", backend=backend)
-
-    @tf.function(reduce_retracing=True)
-    def step(first, second, caught):
-        with tf.GradientTape() as tape:
-            optimizer.catch_up(table, caught)
-            loss = tf.reduce_sum(tf.gather(table, first)) + tf.reduce_sum(tf.gather(table, second))
-        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
-
-    for (first, second), caught in zip(reads, brought, strict=True):
-        step(*(tf.constant(rows, tf.int32) for rows in (first, second, caught)))
-
-
-READS = [([1, 2], [5]), ([3], [6, 2]), ([2], [5, 1])]
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
-def test_rows_that_are_up_to_date_when_read_are_no_reason_to_warn(tf, backend):
-    read_in_steps(tf, backend, READS, [first + second for first, second in READS])
-    always = [([0, 1, 2, 3, 4], [5, 6, 7, 8])] * 3  # nothing is ever missed
-    read_in_steps(tf, backend, always, [[]] * 3)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
-@pytest.mark.parametrize(
-    "brought",
-    [
-        pytest.param([[]] * 3, id="never"),
-        pytest.param(
-            [first + second for first, second in READS[:1]] + [[]] * 2, id="only at first"
-        ),
-        pytest.param([first for first, _ in READS], id="one lookup of two"),
-        pytest.param([[0, 1], [0, 2], [0, 1]], id="other rows than those read"),
-    ],
-)
-def test_rows_that_had_missed_steps_when_read_are_told(tf, backend, brought):
-    with pytest.warns(UserWarning, match=r"'embeddings:0' were not brought up.* call catch_up\("):
-        read_in_steps(tf, backend, READS, brought)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -177,32 +177,6 @@ def test_the_same_bits_in_any_order_on_any_memory(tf, emulated, given, seed):
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):
-    whole = TwoTables(tf, "cupy").train(batches((12,) * 9))
-    monkeypatch.setattr("cowclip_merlin.optimizer.row_updates.engine.HISTORY", 4)
-    short = TwoTables(tf, "cupy").train(batches((12,) * 9))
-    for model in (whole, short):
-        model.opt.flush()
-    for x, y in zip(whole.state, short.state, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize("graph", [True, False])
-def test_rows_that_were_stale_are_told(tf, emulated, graph):
-    """In a graph by the next step, in eager mode by the step itself."""
-    table = tf.Variable(tf.ones([9, 2]), name="embeddings")
-    opt = cc.CowClip(update="exact", backend="cupy")
-
-    def step(ids):
-        g = tf.IndexedSlices(tf.ones([1, 2]), ids, tf.constant([9, 2]))
-        opt.apply_gradients([(g, table)])
-
-    step = tf.function(step) if graph else step
-    with pytest.warns(UserWarning, match="'embeddings:0' were not brought up to date"):
-        for each in (1, 2, 1, 3) if graph else (1, 2, 1):
-            step(tf.constant([each]))
-
-
 def test_variables_that_share_memory_part(tf, emulated):
     model = TwoTables(tf, "cupy", update="lazy")
     copy = tf.Variable(tf.zeros([ROWS, 10]))

@@ -6,40 +6,11 @@ import sys
 import numpy as np
 import pytest
 from emulated_cupy import COMPILER, another_order
-from two_tables import ROWS, TwoTables, assert_close, batches
+from two_tables import TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
-
-
-@pytest.mark.parametrize("graph", [True, False])
-@pytest.mark.parametrize("update", ["exact", "lazy"])
-@pytest.mark.parametrize(
-    "ids, bad, said",
-    [
-        ([5, 12, 6], np.nan, "gradient of id 2 of field 'item' "),
-        ([5, 12, 6], np.inf, "gradient of id 2 of field 'item' "),
-        ([5, ROWS, 6], 1.0, f"id {ROWS} is outside table 'embeddings:0', .* {ROWS} rows"),
-        ([5, -1, 6], 1.0, "id -1 is outside table 'embeddings:0'"),
-    ],
-)
-def test_a_refused_step_writes_nothing_and_is_told(tf, emulated, graph, update, ids, bad, said):
-    fields = {"user": 10, "item": ROWS - 10}
-    model = TwoTables(tf, "cupy", update=update, graph=graph, fields=fields).train(batches((9,)))
-    model.opt.flush()
-    before = model.state
-    g = np.ones((3, 10), "f")
-    g[1] = bad
-    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
-        model.train([(np.array(ids), g), *batches((9,))])
-        model.opt.flush()
-    model.opt.flush()  # the error came instead of the first one
-    for x, y in zip(before, model.state, strict=True):
-        np.testing.assert_array_equal(x, y)
-    model.train(batches((9,)))  # told once; the next steps are made
-    model.opt.flush()
-    assert (model.state[0] != before[0]).any()
 
 
 def test_the_next_step_of_a_graph_tells_of_every_table(tf, emulated):

@@ -37,9 +37,13 @@ def fit(model, clicks):
 FORMATS = ("model", "model.keras", "model.h5")
 
 
-@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
-    "settings", [{"update": "dense"}, {"update": "lazy"}, {"clip": "clippy"}], ids=str
+    ("settings", "format"),
+    [
+        *(({"update": "lazy"}, format) for format in FORMATS),
+        ({"update": "dense"}, FORMATS[1]),
+        ({"clip": "clippy"}, FORMATS[2]),
+    ],
 )
 def test_a_loaded_model_goes_on_where_it_was(tf, tmp_path, clicks, format, settings):
     one = click_model(tf)
