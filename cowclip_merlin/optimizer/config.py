@@ -139,6 +139,9 @@ RULES = (
          'use update="dense"'),
     Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o) and not _leaves_absent_rows(o),
          _EXACT_WORKS + '; use update="dense"'),
+    Rule(("exact",), _BACKENDS, lambda c, o: type(o) in _ADAGRADS,
+         _EXACT_WORKS + ' and l2 {l2:g}, whose missed steps have no closed form; use l2=0 or '
+         'update="dense"'),
     Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o),
          _EXACT_WORKS + ' and l2 {l2:g}; use l2=0 or update="dense"'),
     Rule(("lazy",), _BACKENDS, lambda c, o: not _updates_rows(o),
@@ -149,7 +152,7 @@ RULES = (
          'with update="exact", or with backend="numba"'),
     Rule(_ANY, _CUPY, lambda c, o: workers.current() is not None,
          'backend="cupy" counts the ids of one GPU, but there are {workers} workers' + _PLAIN),
-    Rule(("dense",), _ROWS, lambda c, o: is_plain_adagrad(o),
+    Rule(("dense",), ("numba",), lambda c, o: is_plain_adagrad(o),
          'backend="{backend}" updates only rows of the batch with {optimizer}' + _PLAIN),
     Rule(_ANY, _ROWS, lambda c, o: is_plain_adagrad(o) and c.micro_batches > 1,
          'backend="{backend}" squares whole batches with {optimizer}' + _PLAIN),
@@ -157,17 +160,16 @@ RULES = (
          'backend="{backend}" works with Adam and Adagrad, not with {optimizer}' + _PLAIN),
     Rule(_ANY, _ROWS, lambda c, o: c.of_clip.kernel_id is None,
          'backend="{backend}" does not work with the clip {clip!r}' + _PLAIN),
-    Rule(_ANY, _CUPY, lambda c, o: not is_plain_adam(o),
-         'backend="cupy" works with Adam, not with {optimizer}' + _PLAIN),
     Rule(_ANY, _CUPY, lambda c, o: isinstance(o, VaryingAdam),
          'backend="cupy" works with constant betas' + _PLAIN),
     Rule(_ANY, _CUPY, lambda c, o: c.micro_batches > 1,
          'backend="cupy" squares whole batches, and does not know micro_batches' + _PLAIN),
     Rule(("dense", "exact"), _CUPY,
-         lambda c, o: c.of_clip.cuts_l2_alone(c.l2, c.clip_settings) and clips_absent_rows(c),
+         lambda c, o: is_plain_adam(o) and clips_absent_rows(c)
+         and c.of_clip.cuts_l2_alone(c.l2, c.clip_settings),
          'backend="cupy" needs 2 * l2 <= r with update={update!r}, or L2 alone would be clipped; '
          "l2 is {l2}, r is {r}" + _PLAIN),
-    Rule(("dense", "exact"), _CUPY, lambda c, o: clips_absent_rows(c),
+    Rule(("dense", "exact"), _CUPY, lambda c, o: is_plain_adam(o) and clips_absent_rows(c),
          'backend="cupy" does not work with the clip {clip!r} and update={update!r}' + _PLAIN),
 )  # fmt: skip
 """What does not work together; the first rule that refuses has the words."""

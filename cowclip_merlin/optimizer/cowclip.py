@@ -282,7 +282,8 @@ class CowClip(WrappingOptimizer):
         steps: list[Tensor | Operation] = []
         if table_pairs:
             steps, summary = self._engine.step(table_pairs)
-            if self.config.update == "dense":  # rows are never behind
+            if self.config.update == "dense" and not is_plain_adagrad(self.embedding_optimizer):
+                # Rows are never behind, and Adagrad has stepped them all.
                 self._engine.flush(wait=False)
             for variable, value in zip(self._of_clip, summary or ()):
                 variable.assign(value)

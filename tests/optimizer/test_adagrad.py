@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 
-ROWS, DIM, STEPS, LR = 9, 3, 40, 0.05
+ROWS, STEPS, LR = 9, 40, 0.05
 
 
 def numpy_adagrad(w, batches, *, rowwise, l2, start, lazy=False, clip="none", bound=0.25):
     """Row by row: sum, L2, clip, accumulate, move; row-wise, a row has one sum of mean squares."""
-    w, sums = w.astype(np.float64), np.full((len(w), 1 if rowwise else DIM), start)
+    w, dim = w.astype(np.float64), w.shape[1]
+    sums = np.full((len(w), 1 if rowwise else dim), start)
     for ids, values in batches:
         for k in range(len(w)):
             mine = np.flatnonzero(ids == k)
@@ -22,7 +23,7 @@ def numpy_adagrad(w, batches, *, rowwise, l2, start, lazy=False, clip="none", bo
             g = values[mine].astype(np.float64).sum(0) + 2 * l2 * w[k]
             limit = {
                 "none": np.inf,
-                "cowclip": max(len(mine), 1) * max(np.linalg.norm(w[k]), np.sqrt(DIM) * 1e-5),
+                "cowclip": max(len(mine), 1) * max(np.linalg.norm(w[k]), np.sqrt(dim) * 1e-5),
                 "column": bound,
             }[clip]
             if np.linalg.norm(g) > limit:
@@ -32,13 +33,13 @@ def numpy_adagrad(w, batches, *, rowwise, l2, start, lazy=False, clip="none", bo
     return w
 
 
-def log(seed):
+def log(seed, dim=3):
     rng = np.random.default_rng(seed)
-    w = rng.normal(0, 0.1, (ROWS, DIM)).astype(np.float32)
+    w = rng.normal(0, 0.1, (ROWS, dim)).astype(np.float32)
     batches = []
     for _ in range(STEPS):
         ids = (rng.zipf(1.3, 12) - 1) % (ROWS - 2)  # two ids never come
-        batches.append((ids, rng.normal(0, rng.choice([1e-3, 1.0]), (12, DIM)).astype(np.float32)))
+        batches.append((ids, rng.normal(0, rng.choice([1e-3, 1.0]), (12, dim)).astype(np.float32)))
     return w, batches
 
 
@@ -47,7 +48,9 @@ def trained(tf, w, batches, *, rowwise=False, start=0.1, **arguments):
     kind = cc.RowWiseAdagrad if rowwise else tf.keras.optimizers.legacy.Adagrad
     optimizer = cc.CowClip(kind(LR, initial_accumulator_value=start), **arguments)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, DIM])])
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, w.shape[1]])]
+
+    @tf.function(input_signature=signature)
     def step(ids, values):
         optimizer.catch_up(table, ids)
         optimizer.apply_gradients([(tf.IndexedSlices(values, ids, w.shape), table)])
@@ -58,22 +61,42 @@ def trained(tf, w, batches, *, rowwise=False, start=0.1, **arguments):
     return table.numpy()
 
 
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
-@given(
-    rowwise=st.booleans(),
-    how=st.sampled_from([("dense", "tensorflow"), ("lazy", "tensorflow"), ("lazy", "numba")]),
-    clip=st.sampled_from(["none", "cowclip", "column"]),
-    l2=st.sampled_from([0.0, 1e-4, 1e-2]),
-    start=st.sampled_from([0.0, 0.1, 1.0]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_forty_steps(tf, rowwise, how, clip, l2, start, seed):
-    w, batches = log(seed)
+def cases(*ways):
+    """Decorator: draw numbers, and how to update rows from these pairs of update and backend."""
+    return given(
+        how=st.sampled_from(ways),
+        start=st.sampled_from([0.0, 0.1, 1.0]),
+        drawn=st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 40])),
+        numbers=st.fixed_dictionaries(
+            {
+                "rowwise": st.booleans(),
+                "clip": st.sampled_from(["none", "cowclip", "column"]),
+                "l2": st.sampled_from([0.0, 1e-4, 1e-2]),
+                "bound": st.just(0.25),
+            }
+        ),
+    )
+
+
+def check_forty_steps(tf, how, start, batches, numbers):
     update, backend = how
-    numbers = {"rowwise": rowwise, "clip": clip, "l2": l2, "start": start, "bound": 0.25}
-    got = trained(tf, w, batches, update=update, backend=backend, **numbers)
-    expected = numpy_adagrad(w, batches, lazy=update == "lazy", **numbers)
+    numbers = numbers | {"start": start}
+    got = trained(tf, *batches, update=update, backend=backend, **numbers)
+    expected = numpy_adagrad(*batches, lazy=update == "lazy", **numbers)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6 if start else 1e-4)
+
+
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@cases(("dense", "tensorflow"), ("lazy", "tensorflow"), ("lazy", "numba"))
+def test_forty_steps(tf, how, start, drawn, numbers):
+    check_forty_steps(tf, how, start, log(*drawn), numbers)
+
+
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@cases(("dense", "cupy"), ("lazy", "cupy"))
+def test_forty_steps_on_a_gpu(tf, where, how, start, drawn, numbers):
+    """With "dense", rows that are not in the batch get L2 and a clip, too."""
+    check_forty_steps(tf, how, start, log(*drawn), numbers)
 
 
 def test_without_a_clip_numba_has_the_bits_of_tensorflows_adagrad(tf):
@@ -85,8 +108,8 @@ def test_without_a_clip_numba_has_the_bits_of_tensorflows_adagrad(tf):
 
 def test_a_row_without_any_gradient_stays(tf):
     """Also if its accumulator and epsilon are 0: a step must not divide 0 by 0."""
-    w = np.ones((ROWS, DIM), np.float32)
-    nothing = [(np.array([1, 1]), np.zeros((2, DIM), np.float32))]
+    w = np.ones((ROWS, 3), np.float32)
+    nothing = [(np.array([1, 1]), np.zeros((2, 3), np.float32))]
     for update, backend in (("dense", "tensorflow"), ("lazy", "tensorflow"), ("lazy", "numba")):
         table = tf.Variable(w)
         inner = cc.RowWiseAdagrad(LR, initial_accumulator_value=0.0, epsilon=0.0)
@@ -206,5 +229,17 @@ def test_the_configuration_keeps_what_was_asked_for(tf, kernels):
         optimizer = cc.CowClip(inner, update="exact", l2=0.0)
         config = optimizer.get_config()
         assert config["update"] == "exact" and optimizer.config.update == "lazy"
-        assert optimizer.backend == ("numba" if kernels == "numba" else "tensorflow")
+        assert optimizer.backend == kernels
         assert cc.CowClip.from_config(config).get_config() == config
+
+
+def test_where_a_gpu_is_its_kernels_update_rows(tf, emulated, monkeypatch):
+    """`auto` takes them for the rows of a batch; "dense" is TensorFlow's unless asked for."""
+    from cowclip_merlin.optimizer import config
+
+    monkeypatch.setattr(config.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(config, "find_spec", lambda name: name)
+    for inner in ("adagrad", cc.RowWiseAdagrad()):
+        found = [cc.CowClip(inner, update=x, l2=0.0).backend for x in ("exact", "lazy", "dense")]
+        assert found == ["cupy", "cupy", "tensorflow"]
+        assert cc.CowClip(inner, update="dense", backend="cupy", l2=1e-3).backend == "cupy"

@@ -32,8 +32,9 @@ def test_the_next_step_of_a_graph_tells_of_every_table(tf, emulated):
         step(ids, 0)
 
 
-def test_a_step_is_refused_in_any_order(tf, emulated):
-    model = TwoTables(tf, "cupy").train(batches((9,)))
+@pytest.mark.parametrize("given", [{}, {"rowwise": True, "update": "dense"}])
+def test_a_step_is_refused_in_any_order(tf, emulated, given):
+    model = TwoTables(tf, "cupy", **given).train(batches((9,)))
     model.opt.flush()
     before = model.state
     with another_order(3), pytest.raises(tf.errors.InvalidArgumentError, match="is not finite"):

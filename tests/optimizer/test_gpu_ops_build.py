@@ -1,5 +1,6 @@
 """How the operations of a GPU are built, cached and chosen; what both languages agree on."""
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -33,7 +34,13 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
     wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in gpu_ops.FUNCTIONS]
     assert re.findall(r"\w+", names) == wanted
     fields = re.search(r"struct CowClipTable \{(.*?)void\*", header, re.S)[1]
-    assert re.findall(r"(\w+)[,;]", fields) == [x for x, _ in gpu_ops.TableRecord._fields_[:-1]]
+    kinds = {"Long": "c_longlong", "std::int32_t": "c_int32", "float": "c_float"}
+    found = [
+        (name, getattr(ctypes, kinds.get(kind, "c_double")))
+        for kind, some in re.findall(r"([\w:]+) ([\w, \n]+);", fields)
+        for name in re.findall(r"\w+", some)
+    ]
+    assert found == gpu_ops.TableRecord._fields_[:-1]
     kernels = re.findall(r"^enum { (.*?) }", group.GROUP_SOURCE, re.M)
     constants = ", ".join([*kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
     sizes = {}

@@ -7,7 +7,7 @@ import pytest
 from emulated_cupy import COMPILER, another_order, launches
 from merlin.schema import ColumnSchema, Schema, Tags
 from table_schemas import schema_of_tables
-from two_tables import assert_close
+from two_tables import assert_close, inner_optimizer
 
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Batch, Ids
@@ -48,9 +48,9 @@ class Batches:
         rng = np.random.default_rng(0)
         w = [rng.normal(0, 1e-1, (rows, k)).astype("f") for k in ((d, 1) if wide else (d,))]
         self.tables = [tf.Variable(x, name=f"{i}_embeddings") for i, x in enumerate(w)]
-        adam = tf.keras.optimizers.legacy.Adam(1e-3)
+        inner = inner_optimizer(tf, settings.pop("rowwise", None))
         settings = {"l2": 1e-2, "update": "exact", "embeddings": self.tables} | settings
-        self.opt = cc.CowClip(adam, backend=backend, **settings)
+        self.opt = cc.CowClip(inner, backend=backend, **settings)
         self.offsets = [2, *[0] * (fields - 2), 1][:fields]
         self.seen = []
         step = self.by_read if backend == "cupy" else self.by_lookup
@@ -106,9 +106,9 @@ class Batches:
         return self
 
     def state(self):
-        adam = self.opt.embedding_optimizer
+        inner, names = self.opt.embedding_optimizer, self.opt.row_slots
         self.opt.flush()
-        slots = [adam.get_slot(x, n) for x in self.tables for n in ("m", "v")]
+        slots = [inner.get_slot(x, n) for x in self.tables for n in names]
         return [x.numpy() for x in (*self.tables, *slots)]
 
 
@@ -132,6 +132,8 @@ class Batches:
         {"fields": 7},
         {"fields": 64, "d": 3, "wide": False},
         {"clip": "none"},
+        {"rowwise": True, "update": "lazy"},
+        {"rowwise": False, "update": "lazy", "d": 33, "dtype": "bfloat16"},
     ],
 )
 def test_equal_to_lookups_on_the_cpu(tf, where, given):

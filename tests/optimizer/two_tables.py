@@ -7,6 +7,14 @@ import cowclip_merlin as cc
 ROWS = 40
 
 
+def inner_optimizer(tf, rowwise=None, **adam):
+    """Adam; or if `rowwise` is given, Adagrad with an accumulator per row, or per number."""
+    if rowwise is None:
+        return tf.keras.optimizers.legacy.Adam(1e-3, **adam)
+    kind = cc.RowWiseAdagrad if rowwise else tf.keras.optimizers.legacy.Adagrad
+    return kind(1e-2, initial_accumulator_value=1e-3)
+
+
 class TwoTables:
     """Two tables that are looked up at the same ids, and their optimizer."""
 
@@ -16,9 +24,9 @@ class TwoTables:
         start = rng.normal(0, 1e-2, (ROWS, 10)).astype("f")
         self.table = tf.Variable(start, name="embeddings")
         self.wide = tf.Variable(np.zeros((ROWS, 1), "f"), name="wide_embeddings")
-        adam = tf.keras.optimizers.legacy.Adam(1e-3, **settings.pop("adam", {}))
+        inner = inner_optimizer(tf, settings.pop("rowwise", None), **settings.pop("adam", {}))
         settings = {"l2": 1e-2, "update": "exact"} | settings
-        self.opt = cc.CowClip(adam, backend=backend, **settings)
+        self.opt = cc.CowClip(inner, backend=backend, **settings)
         signature = [tf.TensorSpec([None], index), tf.TensorSpec([None, 10], dtype)]
         self.step = tf.function(self._step, input_signature=signature) if graph else self._step
 
@@ -40,8 +48,8 @@ class TwoTables:
 
     @property
     def state(self):
-        adam = self.opt.embedding_optimizer
-        slots = [adam.get_slot(x, n) for x in (self.table, self.wide) for n in ("m", "v")]
+        inner, names = self.opt.embedding_optimizer, self.opt.row_slots
+        slots = [inner.get_slot(x, n) for x in (self.table, self.wide) for n in names]
         return [x.numpy() for x in (self.table, self.wide, *slots)]
 
 

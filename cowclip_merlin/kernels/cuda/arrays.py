@@ -152,28 +152,9 @@ extern "C" __global__ void adagrad_rows(
     }
     const index_t cnt = row < u ? starts[row + 1] - starts[row] : 1;
     const float f = row_factor<PER>(my_g, my_w, cnt, kind, r, least, bound, TILE);
-#pragma unroll
-    for (int k = 0; k < PER; ++k) my_g[k] *= f;
-    double square = lane_square<PER>(my_g), nothing = 0.0;
-    tile_sums(square, nothing, TILE);  // all lanes run it: it shuffles
-    float sum = row < u ? sums[id * width] + (float)(square / (double)d) : 0.0f;
-    __syncwarp();  // every lane has read the sum
-    if (row >= u) return;
-    if (lane == 0) factor[row] = f;
-    if (width == 1 && lane == 0) sums[id] = sum;
-    const float scale = over_root(rate, sum, epsilon);
-#pragma unroll
-    for (int k = 0; k < PER; ++k) {
-        const int j = lane + k * TILE;
-        if (j >= d) continue;
-        float step = scale * my_g[k];
-        if (width > 1) {
-            sum = sums[id * d + j] + my_g[k] * my_g[k];
-            sums[id * d + j] = sum;
-            step = over_root(rate * my_g[k], sum, epsilon);
-        }
-        w[id * d + j] = my_w[k] - step;
-    }
+    if (row < u && lane == 0) factor[row] = f;
+    adagrad<PER>(w + id * d, sums + id * width, my_w, my_g, f, row < u, lane, TILE, d, width, rate,
+                 epsilon);
 }
 
 // One thread per entry of `rows`, which may contain duplicates. The first thread of a row gets the

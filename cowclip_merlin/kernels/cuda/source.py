@@ -161,6 +161,36 @@ __device__ inline float over_root(float x, float sum, float epsilon) {
     return root > 0.0f ? x / root : 0.0f;
 }
 
+// Adagrad for a row, from its weights and its gradient before the factor `f` of the clip. The row
+// has `width` accumulators: d, or 1, which takes the mean square. Call it with whole warps, because
+// it shuffles; only lanes `inside` have a row.
+template <int MANY>
+__device__ inline void adagrad(float* w, float* sums, const float* my_w, float* my_g, float f,
+                               bool inside, int lane, int tile, int d, int width, float rate,
+                               float epsilon) {
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) my_g[k] *= f;
+    double square = lane_square<MANY>(my_g), nothing = 0.0;
+    tile_sums(square, nothing, tile);
+    float sum = inside ? sums[0] + (float)(square / (double)d) : 0.0f;
+    __syncwarp();  // every lane has read the sum
+    if (!inside) return;
+    if (width == 1 && lane == 0) sums[0] = sum;
+    const float scale = over_root(rate, sum, epsilon);
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const int j = lane + k * tile;
+        if (j >= d) continue;
+        float step = scale * my_g[k];
+        if (width > 1) {
+            sum = sums[j] + my_g[k] * my_g[k];
+            sums[j] = sum;
+            step = over_root(rate * my_g[k], sum, epsilon);
+        }
+        w[j] = my_w[k] - step;
+    }
+}
+
 // Sum one coordinate of the occurrences [begin, end), in their order; at least one occurrence.
 template <int UNROLL, class Index>
 __device__ inline float sum_of(const value_t* __restrict__ values,

@@ -1,4 +1,4 @@
-"""CUDA C++ of a step: sums, L2, clip and Adam of grouped rows, and Adam of the dense weights.
+"""CUDA C++ of a step: sums, L2, clip, Adam or Adagrad of rows, and Adam of the dense weights.
 
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
 launch does not depend on it: each tile takes several rows. One launch serves several tables. The
@@ -155,16 +155,18 @@ extern "C" __global__ void join_queued(
 
 // What a step needs to know about a table; see `SumTable`. Equal to `StepTable` in
 // row_ops/tables.h. A table without step counts has neither `last` nor what belongs to it. If the
-// rows have been fetched, they are up to date and lie side by side, row_w [u, d] and so on.
+// rows have been fetched, they are up to date and lie side by side, row_w [u, d] and so on. With
+// Adagrad, m has `width` accumulators per row, and there is no v; `rows` is not 0 if absent rows
+// step, too.
 struct StepTable {
     float *w, *m, *v, *last, *history;
     const float *g, *row_w, *row_m, *row_v;
     const word_t *ids, *starts, *u;
     const index_t* steps;  // since the last flush, before this step
     index_t* done;         // after it
-    index_t capacity;
+    index_t capacity, rows;
     double r, least, bound;
-    int d, tile, slot, first_block, blocks, kind, counted;
+    int d, tile, slot, first_block, blocks, kind, counted, width;
     float keep_m, keep_v, epsilon, l2;
 };
 
@@ -219,6 +221,41 @@ __device__ inline float step_row(const StepTable& t, index_t row, bool inside, i
     return f;
 }
 
+// Returns the index of a row among the distinct rows of a batch, or -1.
+__device__ inline index_t find_row(const StepTable& t, index_t row) {
+    const index_t rows = t.u[0];
+    index_t low = 0, high = rows;
+    while (low < high) {
+        const index_t middle = (low + high) / 2;
+        if (t.ids[middle] < row) low = middle + 1; else high = middle;
+    }
+    return low < rows && t.ids[low] == row ? low : -1;
+}
+
+// One step of Adagrad: of a distinct row, or of row `row` of a table whose absent rows step, too.
+// Called as `step_row`. Returns the factor, or -1 for an absent row.
+template <int MANY>
+__device__ inline float adagrad_row(const StepTable& t, index_t row, bool inside, int lane,
+                                    float rate) {
+    const index_t at = inside && t.rows ? find_row(t, row) : row;
+    const index_t id = inside && !t.rows ? t.ids[row] : row;
+    const bool present = inside && at >= 0;
+    float* w = t.w + id * t.d;
+    float my_w[MANY], my_g[MANY];
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const int j = lane + k * t.tile;
+        const bool here = inside && j < t.d;
+        my_w[k] = here ? w[j] : 0.0f;
+        my_g[k] = (here && present ? t.g[at * t.d + j] : 0.0f) + t.l2 * my_w[k];
+    }
+    const index_t cnt = present ? (index_t)t.starts[at + 1] - t.starts[at] : 0;
+    const float f = row_factor<MANY>(my_g, my_w, cnt, t.kind, t.r, t.least, t.bound, t.tile);
+    adagrad<MANY>(w, t.m + id * t.width, my_w, my_g, f, inside, lane, t.tile, t.d, t.width, rate,
+                  t.epsilon);
+    return present ? f : -1.0f;
+}
+
 // Adam's learning rate of the next step, with both bias corrections.
 __device__ inline float corrected_rate(float rate, index_t iterations, float beta_1,
                                        float beta_2) {
@@ -226,52 +263,79 @@ __device__ inline float corrected_rate(float rate, index_t iterations, float bet
     return rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
 }
 
-// L2, clip and Adam of the distinct rows of all tables. A tile holds a row in registers: one
-// number per lane if the row is not longer than its tile, otherwise PER. For the log, sums[0]
-// counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
-extern "C" __global__ void step_groups(
-    const __grid_constant__ StepTables tables, const float* rate, const index_t* iterations,
-    float beta_1, float beta_2, unsigned long long* sums, index_t* status) {
-    __shared__ unsigned long long cut_rows, factors;
-    __shared__ float rate_of_step;
-    if (threadIdx.x == 0) {
-        cut_rows = factors = 0;
-        rate_of_step = corrected_rate(*rate, *iterations, beta_1, beta_2);
-    }
-    __syncthreads();
+// What the threads of a block share.
+struct OfBlock {
+    unsigned long long cut_rows, factors;
+    float rate;
+};
+
+template <bool ADAGRAD, int MANY>
+__device__ inline float step_one(const StepTable& t, index_t row, bool inside, int lane, float rate,
+                                 index_t to, index_t* status) {
+    return ADAGRAD ? adagrad_row<MANY>(t, row, inside, lane, rate)
+                   : step_row<MANY>(t, row, inside, lane, rate, to, status);
+}
+
+// L2, clip and step of the rows of all tables, with the rate in `common`. A tile holds a row in
+// registers: one number per lane if the row is not longer than its tile, otherwise PER. For the
+// log, sums[0] counts distinct rows, sums[1] clipped rows, and sums[2] adds factors in units of
+// 2^-32.
+template <bool ADAGRAD>
+__device__ inline void step_tables(const StepTables& tables, OfBlock& common,
+                                   unsigned long long* sums, index_t* status) {
     const StepTable& t = one_of_block(tables);
     const int thread = thread_of(t), lane = thread % t.tile;
     const bool refused = status[0] != 0;
-    const float alpha = rate_of_step;
+    const float rate = common.rate;
     // A full history has been forgotten by the sweep before.
     const index_t to = t.last && *t.steps < t.capacity ? *t.steps : 0;
     if (t.last && thread == 0) {
-        note_step(t.history, t.capacity, to, alpha, refused);
+        note_step(t.history, t.capacity, to, rate, refused);
         *t.done = to + 1;
     }
     if (refused) return;
-    const index_t rows = t.u[0], tiles = threads_of(t) / t.tile;
+    const index_t rows = ADAGRAD && t.rows ? t.rows : t.u[0], tiles = threads_of(t) / t.tile;
     unsigned long long my_cut = 0, my_factors = 0;
     index_t row = thread / t.tile;
     // All lanes of a warp stay until all its tiles are done.
     for (index_t first = row - row % (32 / t.tile); first < rows; first += tiles, row += tiles) {
         const bool inside = row < rows;
         const float f = PER == 1 || t.d <= t.tile
-                            ? step_row<1>(t, row, inside, lane, alpha, to, status)
-                            : step_row<PER>(t, row, inside, lane, alpha, to, status);
-        if (!inside || lane != 0) continue;
+                            ? step_one<ADAGRAD, 1>(t, row, inside, lane, rate, to, status)
+                            : step_one<ADAGRAD, PER>(t, row, inside, lane, rate, to, status);
+        if (!inside || lane != 0 || (ADAGRAD && f < 0.0f)) continue;
         my_cut += f < 1.0f;
         my_factors += (unsigned long long)(f * 4294967296.0f);  // exact
     }
     if (my_factors || my_cut) {
-        atomicAdd(&cut_rows, my_cut);
-        atomicAdd(&factors, my_factors);
+        atomicAdd(&common.cut_rows, my_cut);
+        atomicAdd(&common.factors, my_factors);
     }
     __syncthreads();
     if (!t.counted || threadIdx.x != 0) return;
-    if (thread == 0) atomicAdd(&sums[0], (unsigned long long)rows);
-    atomicAdd(&sums[1], cut_rows);
-    atomicAdd(&sums[2], factors);
+    if (thread == 0) atomicAdd(&sums[0], (unsigned long long)t.u[0]);
+    atomicAdd(&sums[1], common.cut_rows);
+    atomicAdd(&sums[2], common.factors);
+}
+
+// Adam of the distinct rows.
+extern "C" __global__ void step_groups(
+    const __grid_constant__ StepTables tables, const float* rate, const index_t* iterations,
+    float beta_1, float beta_2, unsigned long long* sums, index_t* status) {
+    __shared__ OfBlock common;
+    if (threadIdx.x == 0) common = {0, 0, corrected_rate(*rate, *iterations, beta_1, beta_2)};
+    __syncthreads();
+    step_tables<false>(tables, common, sums, status);
+}
+
+// Adagrad of the distinct rows, or of all rows. In a kernel of its own, it costs Adam no registers.
+extern "C" __global__ void adagrad_groups(
+    const __grid_constant__ StepTables tables, const float* rate, unsigned long long* sums,
+    index_t* status) {
+    __shared__ OfBlock common;
+    if (threadIdx.x == 0) common = {0, 0, *rate};
+    __syncthreads();
+    step_tables<true>(tables, common, sums, status);
 }
 
 // Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows. Write

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, NoReturn, TypeAlias
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.config import Config, row_slots
+from cowclip_merlin.optimizer.config import Config, is_plain_adagrad, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange import (
     add_replicated_weight,
@@ -180,7 +180,7 @@ class RowEngine(Engine):
     @property
     def exact(self) -> bool:
         """Whether each row counts its steps, so that an absent row can make them later."""
-        return self.config.update != "lazy"
+        return self.config.update != "lazy" and not is_plain_adagrad(self.optimizer)
 
     def create(self, tables: Sequence[Variable]) -> None:
         """Create the variables of these tables, once.

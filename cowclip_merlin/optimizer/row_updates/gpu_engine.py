@@ -10,6 +10,7 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.config import is_plain_adagrad
 from cowclip_merlin.optimizer.exchange import (
     assign_locally,
     device_of,
@@ -17,6 +18,7 @@ from cowclip_merlin.optimizer.exchange import (
     replicated_variable,
     strategy_of,
 )
+from cowclip_merlin.optimizer.row_optimizers import RowWiseAdagrad
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.optimizer.row_updates.engine import (
     RowEngine,
@@ -283,9 +285,14 @@ class GpuEngine(RowEngine):
             raise InputError(
                 f'table {table.name!r} has {rows} rows, more than 2^31: use backend="tensorflow"'
             )
+        settings, optimizer = self.settings_of(table), self.optimizer
+        adagrad, row_wise = is_plain_adagrad(optimizer), isinstance(optimizer, RowWiseAdagrad)
+        # Adam's absent rows count their steps; Adagrad's stay without L2.
+        whole = adagrad and self.config.update == "dense" and settings.l2 > 0
         record = gpu_ops.record_of(
-            rows, d, self.settings_of(table), self.load_kernels(device, d, bfloat16),
-            exact=self.exact, counted=counted, owner=self.owner, slot=slot,
+            rows, d, settings, self.load_kernels(device, d, bfloat16), exact=self.exact,
+            counted=counted, owner=self.owner, slot=slot,
+            width=(1 if row_wise else d) if adagrad else 0, whole=whole,
         )  # fmt: skip
 
         def describe(row: int, what: int) -> str:

@@ -124,6 +124,7 @@ def _compiler() -> list[str]:
 FUNCTIONS = (
     "histogram", "onesweep", "heads", "sum_groups", "sum_queued", "join_queued", "step_groups",
     "summarize", "catch_up_rows", "sweep_rows", "step_weights", "fetch_rows", "read_batch",
+    "adagrad_groups",
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
@@ -156,7 +157,7 @@ class TableRecord(ctypes.Structure):
         ("rows", ctypes.c_longlong),
         *((name, ctypes.c_int32) for name in ("d", "tile", "kind", "exact", "counted")),
         *((name, ctypes.c_int32) for name in ("blocks", "sweep")),
-        *((name, ctypes.c_int32) for name in ("host", "owner", "slot")),
+        *((name, ctypes.c_int32) for name in ("host", "owner", "slot", "width", "whole")),
         *((name, ctypes.c_float) for name in ("l2", "beta_1", "beta_2")),
         *((name, ctypes.c_float) for name in ("keep_m", "keep_v", "epsilon")),
         *((name, ctypes.c_double) for name in ("r", "least", "bound")),
@@ -226,9 +227,9 @@ def record_of(
     Args:
         rows: number of rows.
         d: length of a row.
-        settings: settings of L2, clip and Adam.
+        settings: settings of L2, clip, and Adam or Adagrad.
         loaded: the kernels for this table.
-        **numbers: "exact", "counted", "owner", "slot".
+        **numbers: "exact", "counted", "owner", "slot", "width", "whole"; missing ones are 0.
     """
     one = ctypes.c_float(1).value
     beta_1, beta_2 = (ctypes.c_float(x).value for x in (settings.beta_1, settings.beta_2))

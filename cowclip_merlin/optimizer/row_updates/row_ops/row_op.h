@@ -71,8 +71,9 @@ class RowOp : public OpKernel {
                                  const std::vector<const Long*>& steps, Long* status,
                                  Seen& seen) = 0;
 
-  // Weights, moments, and if absent rows count their steps: last and history.
-  int per_table() const { return tables_[0]->exact ? 5 : 3; }
+  // Weights, then Adagrad's accumulators; or moments, and if absent rows count their steps: last
+  // and history.
+  int per_table() const { return tables_[0]->width ? 2 : tables_[0]->exact ? 5 : 3; }
 
   // Steps that the history has room for; see `note_step` of the kernels.
   static Long Capacity(const Locked* state) { return (state[4].size() - 2) / 3; }

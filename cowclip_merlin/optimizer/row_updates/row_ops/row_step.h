@@ -1,4 +1,4 @@
-// What all steps of tables share: sum gradients of grouped ids, then L2, clip and Adam.
+// What all steps of tables share: sum gradients of grouped ids, then L2, clip, Adam or Adagrad.
 #pragma once
 #include <algorithm>
 
@@ -91,8 +91,12 @@ class RowStepOp : public RowOp {
     }
     LaunchFor<ReplayTables>(queue, kSweepRows, sweeps);
     const CowClipTable& any = *tables_[0];
-    LaunchFor<StepTables>(queue, kStepGroups, all, rate->data(), iterations->data(), any.beta_1,
-                          any.beta_2, counters, status);
+    if (any.width) {
+      LaunchFor<StepTables>(queue, kAdagradGroups, all, rate->data(), counters, status);
+    } else {
+      LaunchFor<StepTables>(queue, kStepGroups, all, rate->data(), iterations->data(), any.beta_1,
+                            any.beta_2, counters, status);
+    }
     queue.Launch(any.functions[kSummarize], 1, counters, share->data(), mean->data(), status,
                  words(), seen.pinned);
     return tensorflow::OkStatus();
@@ -101,7 +105,8 @@ class RowStepOp : public RowOp {
  private:
   // The step of a table, but for its step counts.
   static StepTable Step(const CowClipTable& table, const Locked* state, const Part& part) {
-    StepTable step{state[0].data<float>(), state[1].data<float>(), state[2].data<float>()};
+    StepTable step{state[0].data<float>(), state[1].data<float>()};
+    if (table.width == 0) step.v = state[2].data<float>();
     if (table.exact) {
       step.last = state[3].data<float>();
       step.history = state[4].data<float>();
@@ -112,7 +117,8 @@ class RowStepOp : public RowOp {
     step.ids = part.groups.ids, step.starts = part.groups.starts, step.u = part.groups.u;
     step.r = table.r, step.least = table.least, step.bound = table.bound;
     step.d = table.d, step.tile = table.tile, step.slot = table.slot;
-    step.blocks = static_cast<int>(Blocks(table, part.n));
+    step.width = table.width, step.rows = table.whole ? table.rows : 0;
+    step.blocks = static_cast<int>(Blocks(table, table.whole ? table.rows : part.n));
     step.kind = table.kind, step.counted = table.counted;
     step.keep_m = table.keep_m, step.keep_v = table.keep_v;
     step.epsilon = table.epsilon, step.l2 = table.l2;

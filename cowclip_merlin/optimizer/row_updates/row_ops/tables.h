@@ -15,7 +15,7 @@ using State = std::uint64_t;
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
   kHistogram, kOnesweep, kHeads, kSumGroups, kSumQueued, kJoinQueued, kStepGroups, kSummarize,
-  kCatchUpRows, kSweepRows, kStepWeights, kFetchRows, kReadBatch, kFunctions,
+  kCatchUpRows, kSweepRows, kStepWeights, kFetchRows, kReadBatch, kAdagradGroups, kFunctions,
 };
 
 constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 512, kDigitBits = 9;
@@ -30,10 +30,11 @@ constexpr Long kNone = std::numeric_limits<Long>::max();
 extern "C" {
 
 // A table as Python registers it, with the fields of `TableRecord` in gpu_ops.py. `slot` is its
-// index in the status of its optimizer, which has the number `owner`.
+// index in the status of its optimizer, which has the number `owner`. `width` is the length of a row
+// of Adagrad's accumulators, or 0 with Adam; with `whole`, its absent rows step, too.
 struct CowClipTable {
   Long rows;
-  std::int32_t d, tile, kind, exact, counted, blocks, sweep, host, owner, slot;
+  std::int32_t d, tile, kind, exact, counted, blocks, sweep, host, owner, slot, width, whole;
   float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
   double r, least, bound;
   void* functions[kFunctions];
@@ -105,9 +106,9 @@ struct StepTable {
   const Word *ids, *starts, *u;
   const Long* steps;
   Long* done;
-  Long capacity;
+  Long capacity, rows;
   double r, least, bound;
-  int d, tile, slot, first_block, blocks, kind, counted;
+  int d, tile, slot, first_block, blocks, kind, counted, width;
   float keep_m, keep_v, epsilon, l2;
 };
 struct StepTables {
