@@ -32,45 +32,66 @@ REFUSED = -(1 << 31)  # a row's number for now: the id is not admitted
 
 
 class Occurrences(NamedTuple):
-    """The ids of a batch, one after the other, which get their rows.
-
-    A cell is a row of the batch in one field. Its number is `row * F + field`.
+    """Occurrences of ids, one after the other, which get their rows.
 
     Attributes:
+        fields: index of each id's field, int32 [m].
         ids: int64 [m].
-        ends: for each cell, the first occurrence after it, int64 [b * F]; empty if every cell has
-            one id.
-        num_fields: F.
-        now: event times, uint32 [b].
+        times: event times, uint32 [m].
+        counts: occurrences that each one stands for, int64 [m]; empty: one.
+        ends: for each event, the first occurrence after it, int64 [b]; empty: no event is counted.
         rows: int32 [m]; meanwhile below 0 for ids that have no row yet.
-        place: occurrence and cell where the first pass goes on, int64 [2].
+        place: occurrence and event where the first pass goes on, int64 [2].
     """
 
+    fields: Array
     ids: Array
+    times: Array
+    counts: Array
     ends: Array
-    num_fields: int
-    now: Array
     rows: Array
     place: Array
 
 
-def occurrences(ids: Ids, now: Array) -> Occurrences:
+_NONE = np.empty(0, np.int64)
+
+
+def of_batch(ids: Ids, now: Array) -> Occurrences:
     """The occurrences of a batch, without rows.
 
     Args:
         ids: int64.
         now: event times, uint32 [b].
     """
-    values = ids.values.reshape(-1)
-    ends = () if ids.lengths is None else np.cumsum(ids.lengths.reshape(-1), dtype=np.int64)
-    return Occurrences(
-        ids=values,
-        ends=np.asarray(ends, np.int64),
-        num_fields=ids.num_fields,
-        now=now,
-        rows=np.empty(len(values), np.int32),
-        place=np.zeros(2, np.int64),
-    )
+    sizes = ids_of_events(ids)
+    found = of_pairs(fields_of(ids), ids.values.reshape(-1), _NONE, np.repeat(now, sizes))
+    return found._replace(ends=np.cumsum(sizes, dtype=np.int64))
+
+
+def of_pairs(fields: Array, ids: Array, counts: Array, times: Array) -> Occurrences:
+    """The occurrences that pairs of field and id stand for, without rows and without events.
+
+    Args:
+        fields: index of each id's field, int32 [n].
+        ids: int64 [n]. A pair may occur several times.
+        counts: occurrences of each pair, int64 [n].
+        times: event times, uint32 [n].
+    """
+    rows = np.empty(len(ids), np.int32)
+    return Occurrences(fields, ids, times, counts, _NONE, rows, np.zeros(2, np.int64))
+
+
+def fields_of(ids: Ids) -> Array:
+    """Index of the field of each id of a batch, int32 [m]."""
+    fields = np.tile(np.arange(ids.num_fields, dtype=np.int32), ids.num_rows)
+    return fields if ids.lengths is None else fields.repeat(ids.lengths.reshape(-1))
+
+
+def ids_of_events(ids: Ids) -> Array:
+    """Number of ids of each event, int64 [b]."""
+    if ids.lengths is None:
+        return np.full(ids.num_rows, ids.num_fields)
+    return ids.lengths.sum(axis=1, dtype=np.int64)
 
 
 class NewIds(NamedTuple):
@@ -98,8 +119,7 @@ def look_up(id_map: IdMap, ids: Ids) -> Array:
         rows = np.empty(ids.values.shape, np.int32)
         _look_up(id_map.cells, ids.values, rows)
         return rows
-    fields = np.tile(np.arange(ids.num_fields, dtype=np.int32), ids.num_rows)
-    fields = fields.repeat(ids.lengths.reshape(-1))
+    fields = fields_of(ids)
     rows = id_map.find(fields, ids.values)
     return np.where(rows < 0, fields, rows)
 
@@ -151,27 +171,15 @@ def count_and_admit(
     Returns:
         Whether the pass is done; else the index is too full to go on.
     """
-    num_fields, n, ids, rows, ends = (
-        batch.num_fields,
-        len(batch.ids),
-        batch.ids,
-        batch.rows,
-        batch.ends,
-    )
-    several, first, cell = len(ends) > 0, batch.place[0], batch.place[1]
-    event, field = cell // num_fields, cell % num_fields
-    ahead_cell, ahead = cell, field if several else (cell + AHEAD) % num_fields
-    for i in range(first, n):
-        while several and ends[cell] <= i:
-            cell, field = cell + 1, field + 1
-            if field == num_fields:
-                event, field = event + 1, 0
-                admission.end_event(state)
+    fields, ids, rows, ends = batch.fields, batch.ids, batch.rows, batch.ends
+    n, event, several = len(ids), batch.place[1], len(batch.counts) > 0
+    for i in range(batch.place[0], n):
+        while event < len(ends) and ends[event] <= i:
+            event += 1
+            admission.end_event(state)
         if i + AHEAD < n:
-            while several and ends[ahead_cell] <= i + AHEAD:
-                ahead_cell, ahead = ahead_cell + 1, ahead + 1 if ahead + 1 < num_fields else 0
-            prefetch_cell(cells, hash_id(ahead, ids[i + AHEAD]))
-        id_, now = ids[i], batch.now[event]
+            prefetch_cell(cells, hash_id(np.int64(fields[i + AHEAD]), ids[i + AHEAD]))
+        field, id_, now = np.int64(fields[i]), ids[i], batch.times[i]
         start = hash_id(field, id_)
         found = find_cell(cells, start, field, id_)
         number = number_in(cells, found)
@@ -182,19 +190,16 @@ def count_and_admit(
             last_seen[number] = max(last_seen[number], now)
             rows[i] = number
         elif too_full(cells, count + new.number[0]):
-            batch.place[0], batch.place[1] = i, cell if several else i
+            batch.place[0], batch.place[1] = i, event
             return False
-        elif admission.admits(state, start, field, id_):
-            rows[i] = -1 - collect(new, field, id_, now)
-            write_cell(cells, found, field, id_, NEW - 1 - rows[i])
         else:
             rows[i] = REFUSED
-        if not several:  # one id in each cell
-            field, ahead = field + 1, ahead + 1 if ahead + 1 < num_fields else 0
-            if field == num_fields:
-                event, field = event + 1, 0
-                admission.end_event(state)
-    for _ in range(event, len(batch.now)):
+            for _ in range(batch.counts[i] if several else 1):
+                if admission.admits(state, start, field, id_):
+                    rows[i] = -1 - collect(new, field, id_, now)
+                    write_cell(cells, found, field, id_, NEW - 1 - rows[i])
+                    break
+    for _ in range(event, len(ends)):
         admission.end_event(state)
     return True
 
@@ -235,24 +240,15 @@ def forget(cells: Array, new: NewIds) -> None:
 @compiled
 def finish_rows(cells: Array, batch: Occurrences, last_seen: Array, new_rows: Array) -> None:
     """The last pass over a batch: an id admitted at one occurrence has its row at all of them."""
-    num_fields, rows, ends, several = batch.num_fields, batch.rows, batch.ends, len(batch.ends) > 0
-    cell, event, field = 0, 0, 0
+    rows = batch.rows
     for i in range(len(rows)):
-        while several and ends[cell] <= i:
-            cell, field = cell + 1, field + 1
-            if field == num_fields:
-                event, field = event + 1, 0
-        row = np.int64(rows[i])
+        row, field = np.int64(rows[i]), np.int64(batch.fields[i])
         if row == REFUSED and len(new_rows) == 0:
             rows[i] = field
         elif row == REFUSED:
-            rows[i] = row_of_refused(cells, batch.ids[i], field, batch.now[event], last_seen)
+            rows[i] = row_of_refused(cells, batch.ids[i], field, batch.times[i], last_seen)
         elif row < 0:
             rows[i] = new_rows[-1 - row]
-        if not several:  # one id in each cell
-            field = field + 1
-            if field == num_fields:
-                event, field = event + 1, 0
 
 
 @compiled
@@ -338,72 +334,3 @@ def list_pairs(
         latest[number] = max(latest[number], times[i])
         place[i] = number
     return found
-
-
-@compiled
-def count_and_admit_pairs(
-    cells: Array,
-    count: int,
-    pairs: tuple[Array, Array, Array, Array],
-    last_seen: Array,
-    state: AdmissionState,
-    new: NewIds,
-    rows: Array,
-    place: Array,
-) -> bool:
-    """Find the rows of pairs, and collect the ids that get one; see `count_and_admit`.
-
-    Args:
-        cells: the index; ids that get a row are in it from now on, without their row.
-        count: ids in the index that have a row.
-        pairs: fields, ids, counts and times, int64 [n] each. A pair may occur several times.
-        last_seen: uint32 [capacity], brought up to date.
-        state: the `AdmissionState`, which counts.
-        new: the `NewIds`, written.
-        rows: int32 [n], written.
-        place: pair with which to go on, int64 [1].
-
-    Returns:
-        Whether the pass is done; else the index is too full to go on.
-    """
-    fields, ids, counts, times = pairs
-    for i in range(place[0], len(ids)):
-        field, id_, now = fields[i], ids[i], times[i]
-        start = hash_id(field, id_)
-        cell = find_cell(cells, start, field, id_)
-        number = number_in(cells, cell)
-        if number >= NEW:
-            new.seen[number - NEW] = max(np.int64(new.seen[number - NEW]), now)
-            rows[i] = NEW - 1 - number
-        elif number != ABSENT:
-            last_seen[number] = max(np.int64(last_seen[number]), now)
-            rows[i] = number
-        elif too_full(cells, count + new.number[0]):
-            place[0] = i
-            return False
-        else:
-            rows[i] = REFUSED
-            for _ in range(counts[i]):
-                if admission.admits(state, start, field, id_):
-                    rows[i] = -1 - collect(new, field, id_, now)
-                    write_cell(cells, cell, field, id_, NEW - 1 - rows[i])
-                    break
-    return True
-
-
-@compiled
-def finish_pairs(
-    cells: Array,
-    pairs: tuple[Array, Array, Array, Array],
-    last_seen: Array,
-    new_rows: Array,
-    rows: Array,
-) -> None:
-    """Write the rows of pairs that were admitted, also where the pair was refused before."""
-    fields, ids, _, times = pairs
-    for i in range(len(ids)):
-        row = np.int64(rows[i])
-        if row == REFUSED:
-            rows[i] = row_of_refused(cells, ids[i], fields[i], times[i], last_seen)
-        elif row < 0:
-            rows[i] = new_rows[-1 - row]

@@ -20,7 +20,7 @@ from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import admission, batch_loops, expiry, table_state
 from cowclip_merlin.tables.admission import new_admission
-from cowclip_merlin.tables.batch_loops import NewIds
+from cowclip_merlin.tables.batch_loops import NewIds, Occurrences
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.id_map import IdMap, cells_for, checked_pairs
 from cowclip_merlin.tables.initial_rows import RowMemory
@@ -174,12 +174,16 @@ class GrowingTable:
             self.check_memory()
         times = expiry.event_times(now, checked.num_rows)
         self._advance(times)
-        batch, last_seen = batch_loops.occurrences(checked, times), self._parts.expiry.last_seen
+        rows = self._admit(batch_loops.of_batch(checked, times))
+        return self._columns.join(ids, rows, places)
+
+    def _admit(self, batch: Occurrences) -> Array:
+        """Rows of occurrences, int32 [m]; new ids get theirs."""
+        last_seen = self._parts.expiry.last_seen
         new = batch_loops.collect_new(self._id_map, self._parts.admission, last_seen, batch)
         new_rows = self._create(new, batch.rows)
         batch_loops.finish_rows(self._id_map.cells, batch, last_seen, new_rows)
-        self._note_changed(batch.rows)
-        return self._columns.join(ids, batch.rows, places)
+        return self._note_changed(batch.rows)
 
     def last_seen(self, rows: Array) -> Array:
         """Latest event time of the ids of rows, uint32 of the rows' shape; not of absent ids.
@@ -417,18 +421,9 @@ class GrowingShard(GrowingTable):
         Raises:
             InputError: there are not enough rows, or a time is wrong.
         """
-        expiry.event_times(pairs.times, len(pairs.times))
+        times = expiry.event_times(pairs.times, len(pairs.times))
         self._advance(expiry.event_times(clock, 1))
-        n, state = len(pairs.ids), self._parts.admission
-        new = NewIds(*np.empty((2, n), np.int64), np.empty(n, np.uint32), np.zeros(1, np.int64))
-        rows, place = np.empty(n, np.int32), np.zeros(1, np.int64)
-        last_seen, count = self._parts.expiry.last_seen, self.num_rows
-        columns = tuple(pairs)
-        while not batch_loops.count_and_admit_pairs(
-            self._id_map.cells, count, columns, last_seen, state, new, rows, place
-        ):
-            self._id_map.grow_index(count + int(new.number[0]) + 1)
-        new_rows = self._create(new, rows)
-        batch_loops.finish_pairs(self._id_map.cells, columns, last_seen, new_rows, rows)
-        state.totals[admission.EVENTS] += events
-        return self._note_changed(rows)
+        fields, ids, counts = pairs.fields.astype(np.int32), pairs.ids, pairs.counts
+        rows = self._admit(batch_loops.of_pairs(fields, ids, counts, times))
+        self._parts.admission.totals[admission.EVENTS] += events
+        return rows

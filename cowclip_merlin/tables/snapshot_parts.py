@@ -73,11 +73,8 @@ def distinct_pairs(ids: Ids, times: Array) -> tuple[Pairs, Array]:
     >>> [column.tolist() for column in pairs], place.tolist()
     ([[0, 1, 1], [7, 7, 8], [2, 1, 1], [5, 3, 5]], [0, 1, 0, 2])
     """
-    every = np.arange(ids.num_fields)
-    fields, seen = np.tile(every, ids.num_rows), np.repeat(times, ids.num_fields)
-    if ids.lengths is not None:
-        sizes = ids.lengths.reshape(-1)
-        fields, seen = fields.repeat(sizes), seen.repeat(sizes)
+    fields = batch_loops.fields_of(ids).astype(np.int64)
+    seen = np.repeat(times, batch_loops.ids_of_events(ids))
     values = np.ascontiguousarray(ids.values, np.int64).reshape(-1)
     columns = tuple(np.empty((4, len(values)), np.int64))
     place = np.empty(len(values), np.int32)

@@ -1,4 +1,4 @@
-"""A growing table as a dict: slow and obvious.
+"""A growing table as a dict: slow and obvious; and small tables to compare with it.
 
 Which rows the oldest are is for the test to say: `drop` takes the ids that the table dropped, and
 refuses those that had to stay.
@@ -6,6 +6,12 @@ refuses those that had to stay.
 
 import math
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.tables import FieldRules, GrowingTable
+from cowclip_merlin.tables.initial_rows import RowMemory
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -126,3 +132,31 @@ class Reference:
         seen = sorted(e.seen for key, e in self.ids.items() if key not in keep)
         cutoff = seen[min(number, len(seen)) - 1]
         return {k for k, e in self.ids.items() if k not in keep and e.seen <= cutoff}
+
+
+def row_memory(capacity, d=2, seed=1, std=1.0):
+    """Memory that was used before: not zero, as TensorFlow hands it out."""
+    w, m, v = (np.full((capacity, d), 9.0, np.float32) for _ in range(3))
+    return RowMemory(w=w, slots={"m": m, "v": v}, std=std, seed=seed)
+
+
+def grown(rules, capacity, *, d=2, kind=GrowingTable, **options):
+    """A growing table with weights and moments of one embedding table."""
+    return kind(rules, memory=[row_memory(capacity, d)], capacity=capacity, **options)
+
+
+def free(fields):
+    """Rules that admit every id and keep it."""
+    return [FieldRules()] * fields
+
+
+def column(*ids):
+    """Ids of one field, [n, 1]."""
+    return np.array(ids, np.int64)[:, None]
+
+
+def ids_of(events, columns):
+    """The ids of events, each a list of ids for each column."""
+    lengths = [[len(ids) for ids in event] for event in events]
+    values = [id_ for event in events for ids in event for id_ in ids]
+    return Ids(np.array(values, np.int64), np.array(lengths, np.int32).reshape(-1, columns))

@@ -4,19 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import grown
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.admission import (
-    EVENTS,
-    admits,
-    count_up,
-    end_event,
-    new_admission,
-)
-from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables import FieldRules, GrowingTable
+from cowclip_merlin.tables.admission import EVENTS, admits, count_up, end_event, new_admission
 from cowclip_merlin.tables.id_map import hash_id
-from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.layout import FieldRules
 
 
 def start_of(id_):
@@ -68,18 +61,7 @@ def test_95_percent_are_in_after_t_occurrences(threshold):
 
 
 def table(**options):
-    rules = [FieldRules(admit=3), FieldRules()]
-    arrays = [np.full((50, 2), 9.0, np.float32) for _ in range(3)]
-    memory = [RowMemory(w=arrays[0], slots={"m": arrays[1], "v": arrays[2]}, std=1.0, seed=1)]
-    return GrowingTable(rules, memory=memory, capacity=50, **options)
-
-
-def test_an_id_has_its_row_at_all_occurrences_of_the_batch_that_admits_it():
-    ids = np.array([[7, 1], [7, 1]])
-    grown = table()
-    assert grown.admit(ids, 0).tolist() == [[0, 2], [0, 2]]
-    assert grown.admit(ids, 0).tolist() == [[3, 2], [3, 2]]
-    assert grown.admit(np.tile([[8, 1]], (3, 1)), 0)[:, 0].tolist() == [4, 4, 4]
+    return grown([FieldRules(admit=3), FieldRules()], 50, **options)
 
 
 @pytest.mark.parametrize("absent", ["trained", "zeros"])

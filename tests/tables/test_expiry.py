@@ -2,74 +2,20 @@
 
 import numpy as np
 import pytest
+from reference import column, free
+from reference import grown as table
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.growing_table import GrowingTable
-from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.layout import FieldRules
-
-
-def table(rules, capacity, **options):
-    w, m, v = (np.full((capacity, 2), 9.0, np.float32) for _ in range(3))
-    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
-    return GrowingTable(rules, memory=memory, capacity=capacity, **options)
-
-
-def column(*ids):
-    return np.array(ids, np.int64)[:, None]
+from cowclip_merlin.tables import FieldRules
 
 
 def has(grown, *ids):
     return [bool(row >= grown.num_fields) for row in grown.lookup(column(*ids))[:, 0]]
 
 
-def test_an_id_goes_at_its_time_to_live():
-    grown = table([FieldRules(ttl=10)], 10)
-    grown.admit(column(1, 2), np.array([100, 101]))
-    assert grown.admit(column(3), 109).shape == (1, 1) and grown.expire() == 0
-    grown.admit(column(3), 110)
-    assert grown.expire() == 1 and has(grown, 1, 2, 3) == [False, True, True]
-
-
-def test_a_late_event_does_not_turn_back_the_clock_or_an_id():
-    grown = table([FieldRules(ttl=10)], 10)
-    grown.admit(column(1), 100)
-    grown.admit(column(1, 2), 95)
-    assert grown.clock == 100
-    grown.admit(column(3), 106)
-    assert grown.expire() == 1 and has(grown, 1, 2, 3) == [True, False, True]
-
-
-def test_an_id_that_comes_back_is_new():
-    grown = table([FieldRules(ttl=5)], 10)
-    changes = grown.track_changes()
-    one = grown.memory[0]
-    row = grown.admit(column(7), 0)[0, 0]
-    first = one.w[row].copy()
-    one.w[row], one.slots["m"][row], one.slots["v"][row] = 4, 5, 6
-    grown.admit(column(8), 5)
-    assert grown.expire() == 1
-    assert changes.collect().gone.ids.tolist() == [7]
-    assert grown.admit(column(7), 6)[0, 0] == row
-    assert (
-        np.array_equal(one.w[row], first)
-        and not one.slots["m"][row].any()
-        and not one.slots["v"][row].any()
-    )
-    assert changes.collect().gone.ids.tolist() == []
-
-
-def test_slices_come_around():
-    grown = table([FieldRules(ttl=1)], 1001)
-    grown.admit(np.arange(1000)[:, None], 0)
-    grown.admit(column(999), 1)
-    assert [grown.expire(300) for _ in range(5)] == [300, 300, 300, 99, 0]
-    assert grown.num_rows == 1
-
-
 def test_the_oldest_go_and_the_bound_holds():
     """An endless stream of new ids: rows stay bounded, and recent ids stay."""
-    grown = table([FieldRules()], 1101, max_rows=1000)
+    grown = table(free(1), 1101, max_rows=1000)
     for batch in range(400):
         ids = np.arange(batch * 50, batch * 50 + 50)
         grown.admit(ids[:, None], batch)
@@ -81,7 +27,7 @@ def test_the_oldest_go_and_the_bound_holds():
 
 
 def test_ids_of_the_batch_stay_and_too_large_a_batch_is_refused():
-    grown = table([FieldRules()], 100, max_rows=10)
+    grown = table(free(1), 100, max_rows=10)
     rows = grown.admit(np.arange(10)[:, None], 5)
     # 0 to 4 are the oldest by their late event, but they are in the batch.
     later = grown.admit(np.arange(5, 15)[:, None], 3)
@@ -101,7 +47,7 @@ def test_a_field_keeps_its_floor():
 
 
 def test_a_full_table_without_a_bound_says_so_and_is_whole():
-    grown = table([FieldRules()], 5)
+    grown = table(free(1), 5)
     grown.admit(column(1, 2), 0)
     with pytest.raises(InputError, match=r"full: 2 ids .* 3 more .* capacity allows 4; .*max_rows"):
         grown.admit(column(2, 3, 4, 5), 0)
@@ -132,20 +78,6 @@ def test_what_is_overdue_stays_while_a_batch_reads_it():
 def test_wrong_rules(rules):
     with pytest.raises(InputError, match="ttl and min_rows"):
         table([FieldRules(**rules)], 10)
-
-
-def test_memory_is_flat_under_an_endless_stream():
-    """300,000 new ids, each seen once, live 20,000 events: rows and index stay as they are."""
-    grown = table([FieldRules(ttl=20_000)], 100_000)
-    sizes = []
-    for batch in range(300):
-        ids = np.arange(batch * 1000, batch * 1000 + 1000)
-        grown.admit(ids[:, None], ids)
-        grown.expire(10_000)
-        statistics = grown.statistics()
-        sizes.append(statistics.row_bytes + statistics.index_bytes)
-    assert max(sizes[60:]) <= 1.05 * sizes[60]
-    assert grown.num_rows <= 25_000
 
 
 def test_the_oldest_go_even_if_most_rows_may_not():

@@ -4,34 +4,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import grown
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables import FieldRules
-from cowclip_merlin.tables.growing_table import GrowingShard, GrowingTable
-from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables import FieldRules, GrowingTable
+from cowclip_merlin.tables.growing_table import GrowingShard
+from cowclip_merlin.tables.id_map import hash_id
 from cowclip_merlin.tables.snapshot_parts import Pairs, distinct_pairs, merged, owners, rows_of
 
 RULES = (FieldRules(), FieldRules(ttl=15, admit=3), FieldRules(ttl=40))
-CAPACITY = 500
 
 
-def memory():
-    w, m, v = (np.zeros((CAPACITY, 2), np.float32) for _ in range(3))
-    return [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=5)]
-
-
-def whole_table(**more):
-    return GrowingTable(RULES, memory=memory(), capacity=CAPACITY, counters=1 << 16, **more)
+def whole_table(kind=GrowingTable, **more):
+    return grown(RULES, 500, counters=1 << 16, kind=kind, **more)
 
 
 def shards_of(size, **more):
-    return [
-        GrowingShard(
-            RULES, memory=memory(), capacity=CAPACITY, counters=1 << 16, rank=r, size=size, **more
-        )
-        for r in range(size)
-    ]
+    return [whole_table(GrowingShard, rank=rank, size=size, **more) for rank in range(size)]
 
 
 def contents(tables):
@@ -67,10 +57,8 @@ def admit_together(shards, ids, times):
 
 
 def admit_alone(table, ids, times):
-    rows = table.admit(ids, times)
-    table.hold(rows)
+    table.hold(table.admit(ids, times))
     table.expire()
-    return rows
 
 
 def batches_of(numbers, several):
@@ -135,8 +123,6 @@ def test_owners_share_ids_equally_and_no_bits_of_the_index():
     ids = np.arange(30_000)
     owner = owners(np.zeros(30_000, int), ids, 3)
     assert abs(np.bincount(owner) - 10_000).max() < 400
-    from cowclip_merlin.tables.id_map import hash_id
-
     low = np.array([int(hash_id(0, id_)) & 1 for id_ in ids[owner == 0].tolist()])
     assert 0.45 < low.mean() < 0.55
 

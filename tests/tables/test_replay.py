@@ -1,21 +1,21 @@
-"""The same events give the same table, bit by bit, also from a state on."""
+"""The same events give the same table, bit by bit, also from a state on; logs of changes."""
 
 import numpy as np
 import pytest
+from reference import grown as small
+from reference import row_memory
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables import FieldRules, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables.serving_table import ServingTable
 
 RULES = [FieldRules(admit=2, ttl=9), FieldRules(), FieldRules(admit=4, min_rows=9)]
 
 
 def table(*, capacity=303, d=4, rules=RULES, track_changes=True, **options):
-    w, m, v = (np.full((capacity, d), 9.0, np.float32) for _ in range(3))
-    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
     options = {"max_rows": 300, "counters": 64, "window": 100} | options
-    grown = GrowingTable(rules, memory=memory, capacity=capacity, **options)
+    grown = small(rules, capacity, d=d, **options)
     grown.log = grown.track_changes() if track_changes else None
     return grown
 
@@ -165,7 +165,7 @@ def test_a_table_that_only_serves_takes_over_a_trained_one(admit):
     """It has no moments, and it counts nothing if its own rules admit every id."""
     grown = table()
     play(grown, 0, 40)
-    memory = [RowMemory(w=np.full((303, 4), 9.0, np.float32))]
+    memory = [RowMemory(w=row_memory(303, 4).w)]
     rules = [FieldRules(admit=admit)] * 3
     served = GrowingTable(rules, memory=memory, capacity=303, counters=64)
     served.restore(grown.state())
@@ -180,3 +180,32 @@ def test_a_table_that_trains_needs_moments():
     served = GrowingTable(RULES, memory=[RowMemory(w=np.ones((303, 4), np.float32))], capacity=303)
     with pytest.raises(InputError, match="saved table has"):
         table(counters=1 << 22).restore(served.state())
+
+
+def expiring(grown, ids, now):
+    """Let ids of the first field come, and go at once."""
+    grown.admit(np.stack([ids, np.zeros_like(ids)], axis=1), now)
+    grown.admit(np.array([[0, 0]]), now + 4)
+    grown.expire()
+
+
+@pytest.mark.parametrize("more", [0, 6])
+def test_a_log_remembers_each_id_once_or_breaks(more):
+    """The same ids that go again and again are few; other ones each time are too many."""
+    grown = small([FieldRules(ttl=4), FieldRules(admit=2)], 14)
+    log, copy = grown.track_changes(most_gone=16), ServingTable(2, 14, [2])
+    for i in range(100):
+        expiring(grown, np.arange(1, 7) + more * i, 10 * i)
+        assert log._num_gone <= 16
+    assert (log.is_broken, log.breaks) == (bool(more), bool(more))
+    assert log.collect().gone.ids.tolist() == ([] if more else [1, 2, 3, 4, 5, 6])
+    log.begin_again()
+    used = grown.state()
+    state = {name: used[name] for name in ("ids", "fields", "free")}
+    copy.restore(state | {"table0": used["table0.w"]})
+    expiring(grown, np.array([7, 8]), 1000)
+    changes = log.collect()
+    assert not log.is_broken and changes.gone.ids.tolist() == [7, 8]
+    copy.apply(changes, [grown.memory[0].w[changes.rows]])
+    every = np.stack([np.arange(9)] * 2, axis=1)
+    assert np.array_equal(copy.read(every)[0], grown.memory[0].w[grown.lookup(every)])
