@@ -54,15 +54,8 @@ PRECISIONS = ("float32", "bfloat16")
 CONTINUOUS = ("deep", "all")
 """Which parts of a model read the continuous features; see `models.Architecture`."""
 
-TABLES: Mapping[str, str] = MappingProxyType(
-    {
-        "fused": "FusedEmbedding",
-        "per_field": "PerFieldEmbedding",
-        "sharded": "ShardedEmbedding",
-        "growing": "GrowingEmbedding",
-    }
-)
-"""Layouts of the embedding tables: name -> class in `cowclip_merlin.models.embedding`."""
+TABLES = ("fused", "per_field", "sharded", "growing")
+"""Layouts of the embedding tables; see `models.embedding.embedding_layer`."""
 
 RUN_TABLES = tuple(name for name in TABLES if name != "growing")
 """Layouts for runs on a prepared folder, whose vocabularies are fixed."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.batch import Batch, Ids, Requests
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.columns import Columns, combined
@@ -84,31 +83,12 @@ class ClickModel(SyncedLayer, mm.Block):
             self.gates = Gates(len(targets), seed=architecture.seed + 60)
 
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
-        kind: type[FusedEmbedding | GrowingEmbedding]
-        kind, more = getattr(embedding, choices.TABLES[self.architecture.tables]), {}
-        growing, seed = self.architecture.tables == "growing", self.architecture.seed
-        rows = self.architecture.capacity if growing else self.columns.table_rows
-        shared = self.columns.table_of_field if self.columns.tables and not growing else None
-        if (frozen := self._frozen()) and self.architecture.tables == "fused":
-            kind, more = embedding.PartlyFrozenEmbedding, {"apart": frozen, "frozen": not prefix}
-        elif frozen and not prefix:
-            more = {"frozen": frozen}
-        more |= {} if shared is None else {"field_of_column": shared}
-        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix, **more)
+        layer = embedding.embedding_layer(
+            self.columns, self.architecture, dim, std=std, prefix=prefix
+        )
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
-
-    def _frozen(self) -> tuple[str, ...]:
-        """Return the tables that the layer of embeddings freezes."""
-        names = self.architecture.freeze_embeddings
-        for name in names:
-            if name not in self.columns.fields:
-                known = ", ".join(self.columns.fields)
-                raise InputError(
-                    f"freeze_embeddings: no categorical column {name!r}; there are {known}"
-                )
-        return tuple(dict.fromkeys(self.columns.tables.get(name, name) for name in names))
 
     def _he(self, index: int) -> Initializer:
         """Return a He-normal initializer; with one seed, equal shapes would get equal values."""
@@ -195,7 +175,8 @@ class ClickModel(SyncedLayer, mm.Block):
         layers, cowclip = self.row_sync.layers, self.row_sync.cowclip
         if cowclip is None or not cowclip.reads_batches:
             return None
-        fused = all(type(x) is embedding.FusedEmbedding and x.trainable for x in layers)
+        kind = embedding.FusedEmbedding
+        fused = all(type(x) is kind and x.trainable and len(x.parts) == 1 for x in layers)
         usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
         usual = usual and not hasattr(self, "towers")  # their gates have no padded columns
         if not fused or not usual or len(self.columns.targets) > 1 or inputs.requests is not None:
@@ -241,12 +222,7 @@ class ClickModel(SyncedLayer, mm.Block):
         """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, T]."""
         wide = getattr(self, "wide", [])
         layers = [self.embedding, *([wide] if isinstance(wide, tf.keras.layers.Layer) else wide)]
-        if requests is not None:
-            found = embedding.look_up_requests(layers, requests, training)
-        elif self.architecture.tables == "sharded":
-            found = embedding.look_up_shards(layers, ids, training)
-        else:
-            found = [layer(ids, training=training) for layer in layers]
+        found = embedding.look_up(layers, ids, training, requests)
         found = [self.combine(each, ids) for each in found]
         if len(found) > 2:
             return found[0], tf.concat(found[1:], axis=2)

@@ -110,7 +110,7 @@ class RowSync:
         # One call for all layers: `ClickModel.call` reads the first layer before the others.
         if self.cowclip is not None and layer is self.layers[0]:
             self._register_tables()
-            tables = [each.table_at(index) for each in self.layers]
+            tables = [each.tables[index] for each in self.layers]
             if behind := [table for table in tables if table.trainable]:
                 self.cowclip.catch_up(behind, rows)
 
@@ -119,7 +119,7 @@ class RowSync:
         if self.cowclip is None:
             return None
         self._register_tables()
-        tables = [layer.table_at(0) for layer in self.layers]
+        tables = [layer.tables[0] for layer in self.layers]
         return self.cowclip.read_batch(tables, ids, x, form)
 
     def shards(self) -> list[Variable]:

@@ -147,8 +147,7 @@ def measure_rows(
 
 def embedding_tables(model: CTRModel) -> list[Variable]:
     """List the variables of a model's embeddings: one for all fields, or one for each, in order."""
-    layer = model.blocks[0].embedding
-    return list(layer.tables) if hasattr(layer, "tables") else [layer.table]
+    return list(model.blocks[0].embedding.tables)
 
 
 def to_row_norms(model: CTRModel, measured: Measured) -> RowNorms:

@@ -35,9 +35,8 @@ class ShardedEmbedding(FusedEmbedding):
         if self.size > 1:
             compat.all_to_all()  # refuse an old TensorFlow before the first step
         rows = shard_rows(self.layout.rows, self.rank, self.size)
-        self.table = self.add_weight(
-            f"{self.prefix}embeddings", [rows, self.dim], initializer=self._own_rows
-        )
+        (name,), shape = self.names, [rows, self.dim]
+        self.tables = [self.add_weight(name, shape, initializer=self._own_rows)]
         self.built = True
 
     def _own_rows(

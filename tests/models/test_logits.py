@@ -31,7 +31,7 @@ class ByHand:
 
     def rows(self, embedding, row):
         """The embedding of each field of one row."""
-        if hasattr(embedding, "tables"):
+        if len(embedding.tables) > 1:
             return [value(t)[i] for t, i in zip(embedding.tables, self.ids[row], strict=True)]
         table, start, found = value(embedding.table), 0, []
         for size, i in zip(embedding.layout.fields.values(), self.ids[row], strict=True):

@@ -53,7 +53,7 @@ def ids_of(rows):
 
 def tables_of(layer):
     """The table of each column."""
-    if hasattr(layer, "tables"):
+    if len(layer.tables) > 1:
         return [table.numpy() for table in layer.tables]
     return np.split(layer.table.numpy(), np.cumsum([*SIZES.values()])[:-1])
 
