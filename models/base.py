@@ -1,4 +1,4 @@
-"""Shared parts of the five models: tables, linear part, MLP, output and Merlin model."""
+"""Shared parts of the five models: what they read, linear part, output and Merlin model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,11 @@ from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, RowSync, Sigmoid, SyncedLayer
 from cowclip_merlin.models.features import Features, ReadFeatures
-from cowclip_merlin.models.hidden.layers import applied, computing_in, current_policy, made
-from cowclip_merlin.models.multi_task import (
-    Gates,
-    LogitPerTarget,
-    number_of_towers,
-    of_both,
-    outputs_of,
-)
+from cowclip_merlin.models.hidden.layers import computing_in, current_policy
+from cowclip_merlin.models.multi_task import HiddenLayers, of_both, outputs_of
 from cowclip_merlin.optimizer.unique_rows import ReadForm
 from cowclip_merlin.targets import means_and_spreads
-from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape, Variable
+from cowclip_merlin.types import JsonObject, Tensor, TensorShape, Variable
 
 if TYPE_CHECKING:
     from merlin.schema import Schema
@@ -39,7 +33,7 @@ ALIGNMENT = 8
 """Columns of the hidden layers' input are a multiple of this; fast products in bfloat16 need it."""
 
 
-class ClickModel(SyncedLayer, mm.Block):
+class ClickModel(HiddenLayers, SyncedLayer, mm.Block):
     """Base of the five models: a Merlin block that maps a batch to a logit per row and target.
 
     Attributes:
@@ -54,8 +48,6 @@ class ClickModel(SyncedLayer, mm.Block):
 
     jit_compile = False
     second_order = False
-    _fused = False  # whether hidden layers may be one operation now
-    _training = False  # whether they compute for a step of training now
 
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
@@ -69,18 +61,7 @@ class ClickModel(SyncedLayer, mm.Block):
         self.architecture = architecture
         self.row_sync = RowSync(architecture.capacity)
         self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
-        targets = self.columns.targets
-        towers = number_of_towers(architecture.multi_task, targets, architecture.mmoe_experts)
-        if towers:
-            self.towers = [made(architecture, 1000 * tower) for tower in range(1, towers + 1)]
-            self.logit = LogitPerTarget(seed=architecture.seed + 50)
-        else:
-            self.hidden = made(architecture, 0)
-            self.logit = tf.keras.layers.Dense(
-                len(targets), kernel_initializer=self._he(50), dtype="float32"
-            )
-        if architecture.multi_task == "mmoe":
-            self.gates = Gates(len(targets), seed=architecture.seed + 60)
+        self.add_hidden()
 
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
         layer = embedding.embedding_layer(
@@ -89,10 +70,6 @@ class ClickModel(SyncedLayer, mm.Block):
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
-
-    def _he(self, index: int) -> Initializer:
-        """Return a He-normal initializer; with one seed, equal shapes would get equal values."""
-        return tf.keras.initializers.HeNormal(seed=self.architecture.seed + index)
 
     def add_linear(self) -> None:
         """Create the first-order part: 1-dimensional id weights, and a kernel for mode "all".
@@ -113,28 +90,6 @@ class ClickModel(SyncedLayer, mm.Block):
         if self.architecture.continuous == "all" and features.x.shape[1] > 0:
             return features.first_order + self.wide_dense(features.x)
         return features.first_order
-
-    def mlp(self, flat: Tensor) -> Tensor:
-        """Apply the hidden layers to `Features.padded`: all embeddings and continuous features.
-
-        Returns:
-            What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
-        """
-        if not hasattr(self, "towers"):
-            return self._applied(self.hidden, flat)
-        each = [self._applied(hidden, flat) for hidden in self.towers]
-        towers = tf.stack(each, axis=1)
-        return self.gates((flat, towers)) if hasattr(self, "gates") else towers
-
-    def mlp_logit(self, features: Features | ReadFeatures) -> Tensor:
-        """Apply the hidden layers and the output layer, [b, T]."""
-        if hasattr(self, "towers"):
-            return self.logit(self.mlp(features.padded))
-        return self._applied(self.hidden, features.padded, self.logit)
-
-    def _applied(self, hidden: list[Layer], flat: Tensor, output: Layer | None = None) -> Tensor:
-        how = {"fused": self._fused, "training": self._training}
-        return applied(hidden, flat, output=output, **how)
 
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
         """Compute the logits of each row, [b, T]."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.compat.tensorflow_names import safe_names
+from cowclip_merlin.models.hidden.layers import applied, made
 from cowclip_merlin.targets import (
     Scales,
     Target,
@@ -15,13 +16,14 @@ from cowclip_merlin.targets import (
     only_clicks,
     served_names,
 )
-from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorShape
+from cowclip_merlin.types import JsonObject, Layer, Operation, Tensor, TensorShape
 
 if TYPE_CHECKING:
     from tensorflow.keras.metrics import Metric
 
     from cowclip_merlin.batch import Batch
     from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.models.features import Features, ReadFeatures
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -104,6 +106,50 @@ class LogitPerTarget(tf.keras.layers.Layer):
     def get_config(self) -> JsonObject:
         """Arguments as plain values."""
         return super().get_config() | {"seed": self.seed}
+
+
+class HiddenLayers:
+    """Mixin of `ClickModel`: its hidden layers and output layers, for one target or several."""
+
+    _fused = False  # whether hidden layers may be one operation now
+    _training = False  # whether they compute for a step of training now
+
+    def add_hidden(self) -> None:
+        """Create the hidden layers, or towers of them, and the output layers."""
+        settings, targets = self.architecture, self.columns.targets
+        towers = number_of_towers(settings.multi_task, targets, settings.mmoe_experts)
+        if towers:
+            self.towers = [made(settings, 1000 * tower) for tower in range(1, towers + 1)]
+            self.logit = LogitPerTarget(seed=settings.seed + 50)
+        else:
+            self.hidden = made(settings, 0)
+            # With one seed, equal shapes would get equal values.
+            he = tf.keras.initializers.HeNormal(seed=settings.seed + 50)
+            self.logit = tf.keras.layers.Dense(len(targets), kernel_initializer=he, dtype="float32")
+        if settings.multi_task == "mmoe":
+            self.gates = Gates(len(targets), seed=settings.seed + 60)
+
+    def mlp(self, flat: Tensor) -> Tensor:
+        """Apply the hidden layers to `Features.padded`: all embeddings and continuous features.
+
+        Returns:
+            What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
+        """
+        if not hasattr(self, "towers"):
+            return self._applied(self.hidden, flat)
+        each = [self._applied(hidden, flat) for hidden in self.towers]
+        towers = tf.stack(each, axis=1)
+        return self.gates((flat, towers)) if hasattr(self, "gates") else towers
+
+    def mlp_logit(self, features: Features | ReadFeatures) -> Tensor:
+        """Apply the hidden layers and the output layer, [b, T]."""
+        if hasattr(self, "towers"):
+            return self.logit(self.mlp(features.padded))
+        return self._applied(self.hidden, features.padded, self.logit)
+
+    def _applied(self, hidden: list[Layer], flat: Tensor, output: Layer | None = None) -> Tensor:
+        how = {"fused": self._fused, "training": self._training}
+        return applied(hidden, flat, output=output, **how)
 
 
 def side_by_side(shared: Tensor, h: Tensor) -> Tensor:
