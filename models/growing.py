@@ -11,7 +11,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.ctr_model import attach, find_cowclip
 from cowclip_merlin.optimizer.config import GROWING_RULES, described, row_slots, why_not
 from cowclip_merlin.optimizer.exchange import strategy_of
-from cowclip_merlin.tables.growing_table import GrowingShard, GrowingTable
+from cowclip_merlin.tables.growing_shard import GrowingShard
+from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.variables import create_slots, row_memory
 from cowclip_merlin.targets import Scales, check_targets, only_clicks, targets_of

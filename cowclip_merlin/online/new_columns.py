@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.online.events.features import AddedColumn, LogFeatures
-from cowclip_merlin.tables.table_state import with_more_fields
+from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.types import Array, Json, JsonObject, Variable
 
 if TYPE_CHECKING:

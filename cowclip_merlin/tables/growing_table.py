@@ -2,15 +2,11 @@
 
 Liu et al., "Monolith: Real Time Recommendation System With Collisionless Embedding Table", 2022
 (arXiv 2209.07663), section 2.1. Unlike there, an id gets its row before the forward pass.
-
-Of several workers, each has the rows of its own ids. An id belongs to the worker that
-`pairs.owners` names. The rows of absent ids are on every worker, and the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,16 +14,18 @@ from cowclip_merlin import choices
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables import admission, batch_loops, expiry, table_state
+from cowclip_merlin.tables import admission, batch_loops, expiry
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.batch_loops import NewIds, Occurrences
-from cowclip_merlin.tables.expiry import Dropped
-from cowclip_merlin.tables.id_map import IdMap, cells_for, checked_pairs
+from cowclip_merlin.tables.expiry import EVICT_AT, EXPIRE_AT, Dropped
+from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, cells_for, checked_pairs
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.layout import ColumnFields, FieldRules, IdsOrArray, TableStatistics
-from cowclip_merlin.tables.snapshot_parts import Pairs, distinct_pairs, owners
-from cowclip_merlin.tables.table_state import EVICTED, EXPIRED, ChangeLog, TableParts
+from cowclip_merlin.tables.serving_table import ChangeLog
 from cowclip_merlin.types import Array
+
+EXPIRED, EVICTED = 0, 1
+"""Why an id is dropped: by its time to live, or by the bound on rows."""
 
 SLICE = 100_000
 """Rows that one call of `GrowingTable.expire` looks at."""
@@ -95,19 +93,16 @@ class GrowingTable:
         self._id_map = IdMap(len(fields), capacity, cells=cells)
         self._held = np.empty(0, np.int32)
         self._initialize_absent()
-        self._parts = TableParts(
-            columns=self._columns,
-            id_map=self._id_map,
-            admission=new_admission(
-                [rules.admit for rules in fields],
-                kind=admission_filter,
-                window=window,
-                counters=counters,
-                seed=seed,
-            ),
-            expiry=expiry.new_expiry(fields, capacity),
-            memory=self.memory,
+        self._admission = new_admission(
+            [rules.admit for rules in fields],
+            kind=admission_filter,
+            window=window,
+            counters=counters,
+            seed=seed,
         )
+        self._expiry = expiry.new_expiry(fields, capacity)
+        self._changes: list[ChangeLog] = []  # one for each serving copy
+        self._dropped = np.zeros(2, np.int64)  # EXPIRED, EVICTED
 
     def _refuse_wrong(self) -> None:
         most = self.capacity - len(self.fields)
@@ -146,12 +141,12 @@ class GrowingTable:
     @property
     def clock(self) -> int:
         """The latest event time so far, in seconds."""
-        return int(self._parts.expiry.numbers[expiry.CLOCK])
+        return int(self._expiry.numbers[expiry.CLOCK])
 
     @property
     def evicted_until(self) -> int:
         """Event time up to which the newest search for the oldest ids drops them; 0 at first."""
-        return int(self._parts.expiry.numbers[expiry.CUTOFF])
+        return int(self._expiry.numbers[expiry.CUTOFF])
 
     def admit(self, ids: IdsOrArray, now: Array | int, *, beside_step: bool = False) -> IdsOrArray:
         """Rows of a batch that is about to be trained on, int32; new ids get theirs.
@@ -179,8 +174,8 @@ class GrowingTable:
 
     def _admit(self, batch: Occurrences) -> Array:
         """Rows of occurrences, int32 [m]; new ids get theirs."""
-        last_seen = self._parts.expiry.last_seen
-        new = batch_loops.collect_new(self._id_map, self._parts.admission, last_seen, batch)
+        last_seen = self._expiry.last_seen
+        new = batch_loops.collect_new(self._id_map, self._admission, last_seen, batch)
         new_rows = self._create(new, batch.rows)
         batch_loops.finish_rows(self._id_map.cells, batch, last_seen, new_rows)
         return self._note_changed(batch.rows)
@@ -191,7 +186,7 @@ class GrowingTable:
         Args:
             rows: from `lookup`.
         """
-        return self._parts.expiry.last_seen[rows]
+        return self._expiry.last_seen[rows]
 
     def takes(self, fields: Array, ids: Array) -> Array:
         """Return which pairs of field and id may have a row in this table, bool [n]: all."""
@@ -217,7 +212,7 @@ class GrowingTable:
         self._advance(times)
         rows[new] = self._id_map.add(fields[new], ids[new])
         self._initialize(rows[new], fields[new], ids[new])
-        last_seen = self._parts.expiry.last_seen
+        last_seen = self._expiry.last_seen
         last_seen[rows] = np.where(new, times, np.maximum(times, last_seen[rows]))
         return self._note_changed(rows)
 
@@ -239,9 +234,9 @@ class GrowingTable:
             rows: from `admit`, or int32 of any shape.
         """
         rows = rows.values if isinstance(rows, Ids) else rows
-        batch_loops.mark(self._parts.expiry.in_batch, self._held, False)
+        batch_loops.mark(self._expiry.in_batch, self._held, False)
         self._held = rows
-        batch_loops.mark(self._parts.expiry.in_batch, self._held, True)
+        batch_loops.mark(self._expiry.in_batch, self._held, True)
 
     def check_memory(self) -> None:
         """Check that TensorFlow has not moved the tables; no step may run meanwhile.
@@ -259,7 +254,7 @@ class GrowingTable:
         running step reads or writes must not be dropped, so call it between steps, or give `hold`
         those rows.
         """
-        dropped = expiry.expire(self._id_map, self._parts.expiry, rows)
+        dropped = expiry.expire(self._id_map, self._expiry, rows)
         return self._note_gone(EXPIRED, dropped)
 
     def track_changes(self, most_gone: int | None = None) -> ChangeLog:
@@ -272,12 +267,12 @@ class GrowingTable:
             most_gone: see `ChangeLog`.
         """
         log = ChangeLog(self._id_map, most_gone)
-        self._parts.changes.append(log)
+        self._changes.append(log)
         return log
 
     def stop_tracking(self, log: ChangeLog) -> None:
         """Forget a log of `track_changes`."""
-        self._parts.changes.remove(log)
+        self._changes.remove(log)
 
     def owner_of(self, row: int) -> tuple[int, int] | None:
         """Return index of the field and id of a row; None if no id has it."""
@@ -285,29 +280,75 @@ class GrowingTable:
 
     def statistics(self) -> TableStatistics:
         """Rows, memory in bytes, and totals since the start."""
-        return table_state.statistics_of(self._parts)
+        high_water, owners = self._id_map.high_water, self._id_map.owners
+        arrays = [x for memory in self.memory for x in memory.used(high_water).values()]
+        arrays += [x[:high_water] for x in (owners.ids, owners.fields, self._expiry.last_seen)]
+        return TableStatistics(
+            rows=tuple(owners.per_field.tolist()),
+            high_water=high_water,
+            row_bytes=sum(x.nbytes for x in arrays),
+            index_bytes=self._id_map.index_bytes,
+            filter_bytes=self._admission.counters.nbytes,
+            events=int(self._admission.totals[admission.EVENTS]),
+            refused=int(self._admission.totals[admission.REFUSED]),
+            expired=int(self._dropped[EXPIRED]),
+            evicted=int(self._dropped[EVICTED]),
+        )
 
     def state(self) -> dict[str, Array]:
         """What a snapshot must hold, by name; most are views, so write them before a step."""
         self.check_memory()
-        return table_state.state_of(self._parts)
+        used = self._id_map.high_water
+        state = self._id_map.state() | self._columns.state()
+        state |= {
+            "last_seen": self._expiry.last_seen[:used],
+            "numbers": np.array([self.num_fields, *self._expiry.numbers]),
+            "counters": self._admission.counters,
+            "totals": np.array([*self._admission.totals, *self._dropped]),
+        }
+        for i, memory in enumerate(self.memory):
+            state |= {f"table{i}.{name}": x for name, x in memory.used(used).items()}
+        for i, log in enumerate(self._changes):
+            state |= {f"changes{i}.{name}": x for name, x in log.state().items()}
+        return state
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Take over a state; this table must be new, and its field rules may be others.
 
+        Moments and counters that this table does not have are left out. If no field of the saved
+        table had to be counted, the counters begin with 0.
+
         Raises:
-            InputError: the state is of other tables, or has more rows than the capacity.
+            InputError: the state is of other tables or columns, or has more rows than the capacity.
         """
-        self.check_memory()
-        table_state.restore(self._parts, state)
+        self._columns.refuse_other(state)
+        wanted, counted = _shapes(self.state()), state["counters"].size > 0
+        if not counted:
+            wanted.pop("counters", None)
+        saved = {name: shape for name, shape in _shapes(state).items() if name in wanted}
+        if saved != wanted:
+            raise InputError(f"the saved table has {saved}, this one has {wanted}; make it alike")
+        self._id_map.restore(dict(state))
+        used, totals = self._id_map.high_water, state["totals"]
+        self._expiry.last_seen[:used] = state["last_seen"]
+        self._expiry.numbers[:] = state["numbers"][1:]
+        if counted and self._admission.counters.size:
+            self._admission.counters[:] = state["counters"]
+        self._admission.totals[:], self._dropped[:] = totals[:2], totals[2:]
+        for i, memory in enumerate(self.memory):
+            for name, x in memory.used(used).items():
+                x[:] = state[f"table{i}.{name}"]
+        for i, log in enumerate(self._changes):
+            at = f"changes{i}."
+            log.restore({k.removeprefix(at): x for k, x in state.items() if k.startswith(at)})
         if self.absent == "zeros":  # the saved table may have trained them
             self._initialize_absent()
 
     def _advance(self, times: Array) -> None:
-        self._parts.expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))
+        self._expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))
 
     def _note_changed(self, rows: Array) -> Array:
-        for log in self._parts.changes:
+        for log in self._changes:
             log.add_rows(rows)
         return rows
 
@@ -319,14 +360,14 @@ class GrowingTable:
             batch_loops.forget(self._id_map.cells, new)
             self._refuse_full(n)
         new_rows = np.empty(n, np.int32)
-        last_seen = self._parts.expiry.last_seen
+        last_seen = self._expiry.last_seen
         batch_loops.take_rows(self._id_map.cells, self._id_map.owners, new, last_seen, new_rows)
         self._initialize(new_rows, new.fields[:n], new.ids[:n])
         return new_rows
 
     def _make_room(self, wanted: int, rows: Array) -> int:
         """Drop the oldest ids, or without a bound those that are overdue; how many."""
-        id_map, times = self._id_map, self._parts.expiry
+        id_map, times = self._id_map, self._expiry
         dropped = expiry.make_room(id_map, times, wanted, rows, oldest=self.bounded)
         batch_loops.mark(times.in_batch, self._held, True)  # also those that both batches use
         return self._note_gone(EXPIRED, dropped[0]) + self._note_gone(EVICTED, dropped[1])
@@ -348,82 +389,42 @@ class GrowingTable:
             memory.initialize(rows, fields, ids)
 
     def _note_gone(self, reason: int, dropped: Dropped) -> int:
-        self._parts.dropped[reason] += len(dropped.ids)
-        for log in self._parts.changes:
+        self._dropped[reason] += len(dropped.ids)
+        for log in self._changes:
             log.add_gone(dropped)
         return len(dropped.ids)
 
 
-class GrowingShard(GrowingTable):
-    """Gives rows to the ids of one worker, as `GrowingTable` does to all.
+def with_more_fields(
+    state: Mapping[str, Array], num_fields: int, field_of_column: Sequence[int] | None
+) -> dict[str, Array]:
+    """Return a state with more fields after those that it has: their ids have no rows yet.
+
+    The rows that ids without a row read are 0 in the new fields. They come after those of the other
+    fields, so rows of ids move, with all that they hold.
 
     Args:
-        *arguments: of `GrowingTable`.
-        rank: number of this worker.
-        size: number of workers.
-        max_rows: ids that may have a row on all workers; each worker may have its share of them.
-        **more: of `GrowingTable`. The filter must be "count", without a window: the others depend
-            on the order of all events.
-
-    Raises:
-        InputError: an argument is out of its range.
+        state: of `GrowingTable.state`, or the part of it that serving copies need.
+        num_fields: F, of the new state.
+        field_of_column: number of the field of each column, as in `ColumnFields`.
     """
+    first = int(state["numbers"][0])
+    more, grown = num_fields - first, dict(state)
+    for name, x in state.items():
+        if name in ("ids", "fields", "last_seen") or name.startswith("table"):
+            value = NO_FIELD if name == "fields" else 0
+            grown[name] = np.insert(x, [first] * more, value, axis=0)
+        elif name.startswith("changes") and name.endswith(".rows"):
+            grown[name] = np.where(x < first, x, x + more).astype(x.dtype)
+    grown["free"] = state["free"] + np.int32(more)
+    grown["numbers"] = state["numbers"].copy()
+    grown["numbers"][[0, 1 + EXPIRE_AT, 1 + EVICT_AT]] += more
+    return grown | ColumnFields(num_fields, field_of_column and tuple(field_of_column)).state()
 
-    def __init__(
-        self, *arguments: Any, rank: int, size: int, max_rows: int | None = None, **more: Any
-    ) -> None:
-        self.rank, self.size = rank, size
-        if more.get("admission_filter", "count") != "count" or more.get("window"):
-            raise InputError(
-                "`admission_filter` and `window` of several workers: they depend on the order of "
-                'all events; use "count" without a window, or one worker'
-            )
-        if max_rows is not None and max_rows < size:
-            raise InputError(f"max_rows is {max_rows}, but there are {size} workers; use more")
-        share = None if max_rows is None else max_rows // size + (rank < max_rows % size)
-        super().__init__(*arguments, max_rows=share, **more)
 
-    def split(self, ids: IdsOrArray, times: Array) -> tuple[Pairs, Array]:
-        """List the distinct pairs of some events; and the place of each occurrence, int32 [m].
-
-        Args:
-            ids: int64, as `Ids` or an array [b, columns].
-            times: event times, integer [b].
-        """
-        by_field, places = self._columns.split(ids)
-        pairs, place = distinct_pairs(by_field, times)
-        values = ids.values if isinstance(ids, Ids) else ids
-        return pairs, self._columns.join(values, place, places).reshape(-1)
-
-    def takes(self, fields: Array, ids: Array) -> Array:
-        """Return which pairs of field and id belong to this worker, bool [n]."""
-        return owners(fields, ids, self.size) == self.rank
-
-    def owners(self, pairs: Pairs) -> Array:
-        """Return the worker of each pair, int64 [n]."""
-        return owners(pairs.fields, pairs.ids, self.size)
-
-    def lookup_pairs(self, pairs: Pairs) -> Array:
-        """Rows of pairs of this worker, int32 [n], that of the field's absent ids without one."""
-        rows = self._id_map.find(pairs.fields, pairs.ids)
-        return np.where(rows < 0, pairs.fields, rows).astype(np.int32)
-
-    def admit_pairs(self, pairs: Pairs, *, events: int, clock: int) -> Array:
-        """Rows of pairs that are about to be trained on, int32 [n]; new ids get theirs.
-
-        It is `admit(beside_step=True)` for the ids of this worker in the batches of all workers.
-
-        Args:
-            pairs: of this worker; those of several workers may be equal.
-            events: in the batches of all workers.
-            clock: latest event time in them.
-
-        Raises:
-            InputError: there are not enough rows, or a time is wrong.
-        """
-        times = expiry.event_times(pairs.times, len(pairs.times))
-        self._advance(expiry.event_times(clock, 1))
-        fields, ids, counts = pairs.fields.astype(np.int32), pairs.ids, pairs.counts
-        rows = self._admit(batch_loops.of_pairs(fields, ids, counts, times))
-        self._parts.admission.totals[admission.EVENTS] += events
-        return rows
+def _shapes(state: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """What a state must have to be taken over: fields, counters and the length of the rows."""
+    shapes = {name: x.shape[1:] for name, x in state.items() if name.startswith("table")}
+    if state["counters"].size:
+        shapes["counters"] = state["counters"].shape
+    return {"fields": (int(state["numbers"][0]),)} | shapes

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from reference import Reference, first_values, ids_of, row_memory
 
 from cowclip_merlin.tables import FieldRules, GrowingTable
+from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.id_map import hash_id
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.table_state import with_more_fields
 
 CAPACITY, D = 200, 3
 UNIVERSE = [0, 1, -1, 2**63 - 1, -(2**63), *range(2, 27)]  # the ids of every field

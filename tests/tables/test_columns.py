@@ -6,8 +6,8 @@ from reference import free, grown
 
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Ids
+from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.table_state import with_more_fields
 
 SHARED = (0, 1, 0)
 IDS = np.array([[7, 8, 7], [9, 8, 8]])

@@ -9,9 +9,15 @@ from reference import grown
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import FieldRules, GrowingTable
-from cowclip_merlin.tables.growing_table import GrowingShard
+from cowclip_merlin.tables.growing_shard import (
+    GrowingShard,
+    Pairs,
+    distinct_pairs,
+    merged,
+    owners,
+    rows_of,
+)
 from cowclip_merlin.tables.id_map import hash_id
-from cowclip_merlin.tables.snapshot_parts import Pairs, distinct_pairs, merged, owners, rows_of
 
 RULES = (FieldRules(), FieldRules(ttl=15, admit=3), FieldRules(ttl=40))
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.table_state import ChangeLog
+from cowclip_merlin.tables.serving_table import ChangeLog, ServingTable
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cowclip_merlin.tables import GrowingTable
-from cowclip_merlin.tables.table_state import Changes
+from cowclip_merlin.tables.serving_table import Changes
 from cowclip_merlin.types import Array
 
 MOST_GONE = 1 << 22

@@ -16,7 +16,7 @@ import numpy as np
 
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.tables.expiry import Dropped
-from cowclip_merlin.tables.table_state import Changes
+from cowclip_merlin.tables.serving_table import Changes
 from cowclip_merlin.types import Array, Json, JsonObject
 
 GENERATION = "generation"

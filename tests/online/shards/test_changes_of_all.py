@@ -5,7 +5,7 @@ import numpy as np
 from cowclip_merlin.online.sync.served_changes import ChangedRows
 from cowclip_merlin.online.training.shards import changes_of_all
 from cowclip_merlin.tables.expiry import Dropped
-from cowclip_merlin.tables.table_state import Changes
+from cowclip_merlin.tables.serving_table import Changes
 
 
 def changed(rows, fields, ids, gone, values):

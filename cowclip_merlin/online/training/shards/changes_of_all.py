@@ -7,7 +7,7 @@ import numpy as np
 from cowclip_merlin.online.sync.served_changes import ChangedRows, TableChanges
 from cowclip_merlin.online.training.shards.turns import ARRIVED, COLLECT, KNOWN, Conductor, Turn
 from cowclip_merlin.tables.expiry import Dropped
-from cowclip_merlin.tables.table_state import Changes
+from cowclip_merlin.tables.serving_table import Changes
 from cowclip_merlin.types import Array
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import arrays_of_all
