@@ -280,8 +280,7 @@ class LabelColumns(Role):
     damage = (
         ("csv jsonl parquet", "bought it", 2, "bought it is "),
         ("csv", "click", "nan", "click is 'nan', neither 0 nor 1"),
-        ("csv", "seconds", "long", "seconds is 'long', no label of a regression; give a finite"),
-        ("jsonl", "seconds", "long", "seconds is 'long', not a number"),
+        ("csv jsonl", "seconds", "long", "seconds is 'long', no label of a regression; give a"),
         ("csv jsonl parquet", "seconds", 1e300, "seconds is "),
         ("csv parquet", "seconds", np.nan, "seconds is "),
         ("csv parquet", "seconds", np.inf, "seconds is "),

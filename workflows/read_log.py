@@ -21,11 +21,11 @@ from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, forma
 from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
 from cowclip_merlin.workflows.raw.json_rows import read_json_rows
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import checked_batch, read_parquet_rows
+from cowclip_merlin.workflows.raw.parquet_rows import checked_rows, read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
-from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_series
+from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,28 +108,20 @@ class LogReader:
         Raises:
             InputError: if a column is missing or has values that are not allowed.
         """
+        import pyarrow as pa
+
         for name in self._format.columns:
             if (found := list(frame.columns).count(name)) != 1:
                 what = "no column" if not found else f"{found} columns"
                 raise InputError(f"the frame has {what} {name!r}; give each column once")
         for start in range(0, len(frame), _FRAME_ROWS):
-            batch = self._batch(frame.iloc[start : start + _FRAME_ROWS])
-            parsed = checked_batch(batch, self._format, Path("the frame"), start)
+            rows = frame.iloc[start : start + _FRAME_ROWS]
+            columns = {name: arrow_of_series(rows[name], name) for name in self._format.columns}
+            parsed = checked_rows(pa.table(columns), self._format.roles, Path("the frame"), start)
             for bad in parsed.bad:
                 row = f"row {bad.line - 1}, counted from 0"
                 raise InputError(f"the frame: {row}: {bad.reason}; repair this row")
             yield from self._pieces([parsed], Path("the frame"))
-
-    def _batch(self, frame: pd.DataFrame) -> pa.RecordBatch:
-        """Convert to an Arrow batch with categories as text; NaN is a missing value."""
-        import pyarrow as pa
-
-        text = set(self._format.categorical) - set(self._format.multi)
-        columns = {
-            name: (text_of_series if name in text else arrow_of_series)(frame[name], name)
-            for name in self._format.columns
-        }
-        return pa.table(columns).combine_chunks().to_batches()[0]
 
     def _pieces(self, parts: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
         """Count the rows of each part; check how many are damaged."""

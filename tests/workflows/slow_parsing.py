@@ -5,7 +5,7 @@ import math
 import pyarrow as pa
 from pyarrow import csv
 
-from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES, damage_of_labels, is_weight
+from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES, damage_of_labels
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage
 
 
@@ -32,8 +32,10 @@ def row_of(line, columns, log_format):
             row[name] = LABEL_VALUES.get((row[name] or "").lower())
     if not log_format.float_labels and log_format.label and row[log_format.label] is None:
         return None
-    if log_format.weight and not is_weight(str(row[log_format.weight])):
-        return None
+    if log_format.weight:
+        weight = row[log_format.weight]
+        if weight is None or not 0 <= weight <= 3.4028235e38:
+            return None
     for name, length in log_format.vectors.items():
         separator = log_format.vector_separator
         if vector_damage(name, row[name], separator, length):

@@ -62,7 +62,7 @@ BAD = {
     "[1]": "no JSON object",
     "": "no JSON",
     '{"y": 1, "y": 0, "v": [1, 2]}': "the key 'y' occurs twice",
-    json.dumps(LINE | {"y": 2}): "y is '2', neither 0 nor 1",
+    json.dumps(LINE | {"y": 2}): "y is 2, neither 0 nor 1",
     json.dumps(LINE | {"y": None}): "y is missing",
     json.dumps(LINE | {"user": 0.5}): "user is 0.5, whose text is not unique",
     json.dumps(LINE | {"user": 2.0**53}): "whose text is not unique",

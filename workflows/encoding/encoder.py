@@ -22,6 +22,7 @@ from cowclip_merlin.workflows.raw.values.value_text import in_chunks
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cowclip_merlin.workflows.raw.columns import Ids
 
 _FIRST_SLOTS = 1 << 10
 
@@ -206,41 +207,31 @@ class Encoder:
 
         fitted = [masks[split] for split in self._fitted if split in masks]
         rows = np.logical_or.reduce(fitted) if fitted else np.zeros(len(table), bool)
-        columns = {name: table[name] for name in table.column_names}
-        for name in self._format.categorical:
-            encode = self._encode_lists if name in self._format.multi else self._encode
-            columns[name] = encode(_one_array(table[name]), name, rows, block)
-        for name in self._format.continuous:
-            numbers = filled(table[name], log=self._log)
-            self._add_range(name, numbers[rows])
-            columns[name] = pa.array(numbers)
+        columns = {
+            each.name: each.encoded(_one_array(table[each.name]), self, rows, block)
+            for each in self._format.roles
+        }
         return pa.table(columns)
 
-    def _encode(self, values: pa.DictionaryArray, name: str, rows: Array, block: int) -> Array:
+    def numbers(self, name: str, values: pa.Array, rows: Array) -> Array:
+        """Return the numbers of a column before they are scaled; note the range of `rows`."""
+        numbers = filled(values, log=self._log)
+        self._add_range(name, numbers[rows])
+        return numbers
+
+    def codes(self, column: Ids, values: pa.DictionaryArray, rows: Array, block: int) -> Array:
         """Return the codes of texts, int32 [n]; count those of `rows`, bool [n]."""
         import pyarrow.compute as pc
 
-        texts, table = values.dictionary, self._format.table_of(name)
+        texts, table = values.dictionary, column.table
         index = np.asarray(pc.fill_null(values.indices, len(texts)))  # the last one is missing
         find = self._texts[table].add if self.learns else self._texts[table].find
         codes = np.append(find(texts), np.int32(_MISSING - FIRST_VALUE)) + np.int32(FIRST_VALUE)
         if self.learns:
             self._count(table, codes, np.bincount(index[rows], minlength=len(codes)))
         elif (codes == _UNKNOWN).any():
-            self._list_unknown(name, texts, codes, index, block)
+            self._list_unknown(column.name, texts, codes, index, block)
         return codes[index]
-
-    def _encode_lists(
-        self, lists: pa.ListArray, name: str, rows: Array, block: int
-    ) -> pa.ListArray:
-        import pyarrow as pa
-
-        sizes = np.asarray(lists.value_lengths())
-        codes = self._encode(
-            lists.flatten().dictionary_encode(), name, np.repeat(rows, sizes), block
-        )
-        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(codes))
 
     def _count(self, table: str, codes: Array, counts: Array) -> None:
         """Add to the counts of distinct codes."""

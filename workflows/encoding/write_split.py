@@ -5,20 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.encoding.value_counts import scaled
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.prepared.hugectr import output_types, write_lists
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ROW_GROUP_BYTES = 128_000_000  # as Merlin writes
 
@@ -74,19 +67,10 @@ def write_part(
     import pyarrow.parquet as pq
 
     staged = read_staged(Path(file))
-    columns: dict[str, ArrowColumn] = {}
-    for name in log_format.categorical:
-        codes = staged[name].combine_chunks()
-        if ids is not None:
-            codes = _with_ids(codes, ids / f"{log_format.table_of(name)}.npy")
-        columns[name] = codes
-    for name in log_format.continuous:
-        low, high = statistics.minimum[name], statistics.maximum[name]
-        columns[name] = pa.array(scaled(np.asarray(staged[name]), low, high))
-    for name in log_format.labels:  # a missing label is null
-        columns[name] = pa.array(np.asarray(staged[name]), from_pandas=True)
-    others = (log_format.weight, *log_format.vectors)
-    columns |= {name: staged[name] for name in others if name}
+    columns = {
+        each.name: each.written(staged[each.name], ids, statistics)
+        for each in sorted(log_format.roles, key=lambda each: each.place)
+    }
     if hugectr:
         columns = _of_types(columns, log_format)
     rows = pa.table(columns)
@@ -95,17 +79,6 @@ def write_part(
     size = math.ceil(_ROW_GROUP_BYTES * rows.num_rows / rows.nbytes)
     pq.write_table(rows, out, compression="none", row_group_size=size)
     return rows.num_rows
-
-
-def _with_ids(codes: pa.Array, file: Path) -> pa.Array:
-    """Replace codes, or those in lists, by ids."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
-    id_of = np.load(file, mmap_mode="r")
-    if not types.is_list(codes.type):
-        return pa.array(id_of[np.asarray(codes)])
-    return pa.ListArray.from_arrays(codes.offsets, pa.array(id_of[np.asarray(codes.values)]))
 
 
 def _of_types(columns: dict[str, ArrowColumn], log_format: LogFormat) -> dict[str, ArrowColumn]:

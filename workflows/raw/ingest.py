@@ -13,6 +13,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
+from cowclip_merlin.workflows.raw.columns import Lists
 from cowclip_merlin.workflows.raw.file_formats import (
     JSON_LINES,
     PARQUET,
@@ -27,8 +28,7 @@ from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, Quaran
 from cowclip_merlin.workflows.raw.text_lines import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
-from cowclip_merlin.workflows.raw.values.multi_values import count_cut, cut_lists
-from cowclip_merlin.workflows.raw.values.value_text import whole_texts
+from cowclip_merlin.workflows.raw.values.multi_values import beyond
 from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 if TYPE_CHECKING:
@@ -226,7 +226,9 @@ class Ingest:
             result.clicks = 0 if number else int(result.targets[first].total)
         else:
             result.clicks += int(np.asarray(parsed.table[first]).sum())
-        result.cut.update(count_cut(parsed.table, self.log_format))
+        for column in self.log_format.roles:
+            if isinstance(column, Lists) and column.most:
+                result.cut[column.name] += beyond(parsed.table[column.name], column.most)
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
         result.damaged, result.first_bad = self.quarantine.count, self.quarantine.first
@@ -324,29 +326,9 @@ def staged_columns(
     import pyarrow as pa
 
     table = table.unify_dictionaries().combine_chunks()
-    if log_format.float_labels:  # a missing label is NaN
-        columns = {
-            name: table[name].cast(pa.float32(), safe=False).fill_null(np.nan)
-            for name in log_format.labels
+    return pa.table(
+        {
+            each.name: each.staged(table[each.name], coded=coded, whole=whole_floats)
+            for each in log_format.roles
         }
-    else:
-        columns = {name: table[name].cast(pa.int8()) for name in log_format.labels}
-    for name in log_format.categorical:
-        column = table[name]
-        if not log_format.keeps_text(name):
-            column, first = whole_texts(column)
-            if first:
-                whole_floats.setdefault(name, first)
-        if name in log_format.multi:
-            if log_format.max_values:
-                column = cut_lists(column, log_format.max_values, log_format.keep_values)
-            columns[name] = column
-            continue
-        encode = coded and not pa.types.is_dictionary(column.type)
-        columns[name] = column.dictionary_encode() if encode else column
-    for name in log_format.continuous:
-        columns[name] = table[name].cast(pa.float64(), safe=False)
-    if name := log_format.weight:
-        columns[name] = table[name].cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
-    columns |= {name: table[name] for name in log_format.vectors}
-    return pa.table(columns)
+    )

@@ -6,12 +6,16 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target, targets_of
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.raw.columns import Column
 
 TABLE, EVENTS = "table", "events"
 """Kinds of logs whose columns the user names: a table of `prepare`, and a log with a time."""
@@ -155,10 +159,28 @@ class LogFormat:
         return found
 
     @property
+    def roles(self) -> tuple[Column, ...]:
+        """The columns to read, and what each of them is."""
+        from cowclip_merlin.workflows.raw import columns as kinds
+
+        optional, most = self.float_labels, {"most": self.max_values, "keep": self.keep_values}
+        found: list[Column] = [kinds.Label(*each, optional=optional) for each in self.targets]
+        for name in self.categorical:
+            ids = {"name": name, "table": self.table_of(name), "keeps_text": self.keeps_text(name)}
+            if name in self.multi:
+                found.append(kinds.Lists(**ids, separator=self.multi[name], **most))
+            else:
+                found.append(kinds.Ids(**ids))
+        found += [kinds.Number(name, whole=name in self.integer) for name in self.continuous]
+        found += [kinds.Weight(self.weight)] if self.weight else []
+        separator = self.vector_separator
+        found += [kinds.Vector(name, n, separator) for name, n in self.vectors.items()]
+        return tuple(found)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
-        weights = (self.weight,) if self.weight else ()
-        return (*self.labels, *self.categorical, *self.continuous, *weights, *self.vectors)
+        return tuple(column.name for column in self.roles)
 
     @property
     def widths(self) -> dict[str, int]:

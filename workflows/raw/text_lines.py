@@ -13,16 +13,10 @@ import numpy.typing as npt
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.types import ArrowColumn
+from cowclip_merlin.workflows.raw.columns import NOT_READABLE, checked, damage_of
 from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
-from cowclip_merlin.workflows.raw.values import labels
-from cowclip_merlin.workflows.raw.values.multi_values import (
-    lists_of_values,
-    vector_damage,
-    vectors_of_values,
-)
 from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
 
 if TYPE_CHECKING:
@@ -136,16 +130,13 @@ class LineParser:
         import pyarrow as pa
 
         self.log_format, self.file, self.columns = log_format, file, columns
-        text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
-        plain = set(log_format.categorical) - set(log_format.multi)
-        self._texts = {name: text if name in plain else pa.string() for name in log_format.columns}
-        self._numbers = {
-            name: pa.int64() if name in log_format.integer else pa.float64()
-            for name in log_format.continuous
+        self._roles = log_format.roles
+        self._types = {each.name: each.cell_type(coded=coded) for each in self._roles}
+        self._texts = {
+            name: pa.string() if pa.types.is_primitive(kind) else kind
+            for name, kind in self._types.items()
         }
-        self._numbers |= {name: pa.float64() for name, number in log_format.targets if number}
-        if log_format.weight:
-            self._numbers[log_format.weight] = pa.float64()
+        self._checked = [each for each in self._roles if not each.any_text]
         self._quotes = log_format.quotes
         self._open_quote = _open_quote(log_format.separator)
 
@@ -164,14 +155,15 @@ class LineParser:
             found = self._rows(text, len(places))
         if found is None:
             raise RuntimeError(f"{self.file}: Arrow read other lines than those of the file")
-        table, read = found
-        table, good = self._with_numbers(table)
-        good &= self._are_not_blank(text, table)[read]
+        given, read = found
+        numbers, right = self._numbers(given)
+        table, good = checked(numbers, self._checked, self.file)
+        good &= right & self._are_not_blank(text, given)[read]
         if not good.all():
             table = table.filter(pa.array(good))
         places = places[read][good]
         return ParsedRows(
-            table=self._with_lists(table),
+            table=table,
             positions=places.astype(np.uint64),
             lines=block.lines,
             bad=self._bad_lines(block, places) if len(places) < block.lines else [],
@@ -197,10 +189,10 @@ class LineParser:
         whole = len(text) + 1
         # Pieces take half the time. A quote may be open, or a line end split, at the end of one.
         size = whole if quoted or b"\r" in text else _PIECE
-        numbers = {} if self._has_hexadecimal(text) else self._numbers
-        for types, piece in ((numbers, size), ({}, size), ({}, whole)):
+        first = self._texts if self._has_hexadecimal(text) else self._types
+        for types, piece in ((first, size), (self._texts, size), (self._texts, whole)):
             try:
-                return self._read(text, lines, self._texts | types, piece)
+                return self._read(text, lines, types, piece)
             except pa.ArrowInvalid:  # a wrong number, or a line that is longer than a piece
                 continue
         return None
@@ -246,6 +238,17 @@ class LineParser:
         )
         return (table, good) if table.num_rows == np.count_nonzero(good) else None
 
+    def _numbers(self, table: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """Return the table with numbers that were read as text, and which rows have right ones."""
+        import pyarrow as pa
+
+        columns, good = dict(zip(table.column_names, table.columns)), np.ones(len(table), bool)
+        for name, kind in self._types.items():
+            if pa.types.is_primitive(kind) and columns[name].type != kind:
+                columns[name], right = read_numbers(columns[name], kind)
+                good &= right
+        return pa.table(columns), good
+
     def _are_not_blank(self, text: bytes, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which lines are not blank, bool [lines].
 
@@ -254,47 +257,6 @@ class LineParser:
         if all(column.null_count for column in table.columns):
             return np.array([line not in (b"", b"\r") for line in text.split(b"\n")[:-1]], bool)
         return np.ones(text.count(b"\n"), bool)
-
-    def _with_numbers(self, table: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        """Convert texts to numbers, labels and vectors; return which rows are right, too."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        log_format, given = self.log_format, table
-        columns = dict(zip(table.column_names, table.columns))
-        good = np.ones(len(table), bool)
-        for name, kind in self._numbers.items():
-            if columns[name].type != kind:
-                columns[name], right = read_numbers(columns[name], kind)
-                good &= right
-        for name in log_format.continuous:
-            if pa.types.is_floating(columns[name].type):
-                good &= _are(pc.fill_null(pc.is_finite(columns[name]), True))
-        if log_format.weight:
-            good &= _are(labels.are_weights(columns[log_format.weight]))
-        for name, regression in log_format.targets:
-            if not regression:
-                columns[name] = labels.parse_labels(columns[name])
-        if log_format.float_labels:
-            parsed = {name: columns[name] for name in log_format.labels}
-            good &= _are(labels.rows_with_labels(log_format.targets, given, parsed))
-        elif log_format.label:
-            good &= _are(columns[log_format.label].is_valid())
-        for name, length in log_format.vectors.items():
-            where, separator = self._where(name), log_format.vector_separator
-            columns[name], right = vectors_of_values(columns[name], separator, length, where=where)
-            good &= right
-        return pa.table(columns), good
-
-    def _with_lists(self, table: pa.Table) -> pa.Table:
-        """Split the text of columns with several values per row."""
-        for name, separator in self.log_format.multi.items():
-            lists = lists_of_values(table[name], separator, where=self._where(name))
-            table = table.set_column(table.column_names.index(name), name, lists)
-        return table
-
-    def _where(self, name: str) -> str:
-        return f"{self.file}: column {name!r}"
 
     def _bad_lines(self, block: Block, good: npt.NDArray[np.int64]) -> list[BadLine]:
         """Describe all lines but the good ones."""
@@ -308,7 +270,6 @@ class LineParser:
 
     def _reason(self, line: bytes) -> str:
         """Describe what is wrong with a bad line."""
-        log_format = self.log_format
         try:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
@@ -317,32 +278,12 @@ class LineParser:
             return "a blank line"
         if "\r" in text:
             return "a carriage return inside the line"
-        cells = log_format.cells(text)
+        cells = self.log_format.cells(text)
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
-        row = dict(zip(self.columns, cells, strict=True))
-        if damage := self._damage_of_labels(row):
-            return damage
-        for name in log_format.continuous:
-            if row[name] and not _is_number(row[name], whole=name in log_format.integer):
-                what = "a whole number" if name in log_format.integer else "a number"
-                return f"{name} is {row[name]!r}, not {what}"
-        if (name := log_format.weight) and not labels.is_weight(row[name]):
-            return labels.weight_damage(name, row[name])
-        for name, length in log_format.vectors.items():
-            if damage := vector_damage(name, row[name], log_format.vector_separator, length):
-                return damage
-        return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
-
-    def _damage_of_labels(self, row: dict[str, str]) -> str | None:
-        """Describe what is wrong with the labels of a line, if anything."""
-        targets, label = self.log_format.targets, self.log_format.label
-        if self.log_format.float_labels:
-            given = {name: row[name] or None for name, _ in targets}
-            return labels.damage_of_labels(targets, given)
-        if label and labels.label_of(row[label]) is None:
-            return labels.damage_of(label, row[label])
-        return None
+        damage = damage_of(self._roles, dict(zip(self.columns, cells, strict=True)))
+        is_open = damage == NOT_READABLE and '"' in text and self._quotes
+        return "a quote that is not closed" if is_open else damage
 
 
 def _open_quote(separator: str) -> re.Pattern[bytes]:
@@ -387,11 +328,6 @@ def _kept(
     return np.frombuffer(text, np.uint8)[np.repeat(kept, sizes)].tobytes(), places[kept]
 
 
-def _are(values: ArrowColumn) -> npt.NDArray[np.bool_]:
-    """Return Arrow booleans as bool [n]."""
-    return np.asarray(values, bool)
-
-
 def _is_text(text: bytes) -> bool:
     """Return whether lines are UTF-8 with carriage returns only at their ends."""
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
@@ -403,11 +339,3 @@ def _is_text(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_number(text: str, *, whole: bool) -> bool:
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        return False
-    return abs(value) < 2**63 if whole else value - value == 0

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cowclip_merlin.online.events.events import Damage
 from cowclip_merlin.online.events.requests import text_of_value, vector_of_value
 from cowclip_merlin.online.events.times import parse_times
-from cowclip_merlin.workflows.raw.values.multi_values import float_of, vector_damage, vector_values
-from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
+from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vector_values
+from cowclip_merlin.workflows.raw.values.text_to_number import float_of, numbers_of_texts
 
 FUZZED = settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), deadline=None)
 NEARLY = st.text("0123456789+-.eEinfatyINFATY()_ ", max_size=9)

@@ -29,7 +29,8 @@ LABEL_VALUES = {
 
 pandas writes 0.0 and 1.0 if a column of labels has been one of floating-point numbers.
 """
-_LARGEST = 2.0**128 - 2.0**104  # of a float32
+LARGEST = 2.0**128 - 2.0**104
+"""The largest float32."""
 _REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
@@ -61,10 +62,14 @@ def label_of(value: object) -> int | None:
 def damage_of(name: str, value: object) -> str:
     """Describe a value that is no label.
 
-    >>> damage_of("y", "maybe")
-    "y is 'maybe', neither 0 nor 1; write 1, true or yes for a click, else 0, false or no"
+    >>> damage_of("y", "maybe"), damage_of("y", 2.0)
+    ("y is 'maybe', neither 0 nor 1; write 1, true or yes for a click, else 0, false or no", \
+'y is 2, neither 0 nor 1')
     """
-    return f"{name} is {value!r:.60}, neither 0 nor 1; {_REMEDY}"
+    if isinstance(value, str):
+        return f"{name} is {value!r:.60}, neither 0 nor 1; {_REMEDY}"
+    shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
+    return f"{name} is {shown}, neither 0 nor 1"
 
 
 def are_weights(column: ArrowColumn) -> ArrowColumn:
@@ -76,20 +81,8 @@ def are_weights(column: ArrowColumn) -> ArrowColumn:
     """
     import pyarrow.compute as pc
 
-    inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, _LARGEST))
+    inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, LARGEST))
     return pc.fill_null(inside, False)
-
-
-def is_weight(text: str) -> bool:
-    """Return whether text is a weight.
-
-    >>> is_weight("2.5"), is_weight("-1"), is_weight(""), is_weight("nan")
-    (True, False, False, False)
-    """
-    try:
-        return 0 <= float(text) <= _LARGEST
-    except ValueError:
-        return False
 
 
 def weight_damage(name: str, value: object) -> str:
@@ -133,7 +126,7 @@ def _are_labels(numbers: ArrowColumn, regression: bool) -> ArrowColumn:
     import pyarrow.compute as pc
 
     if regression:
-        good = pc.less_equal(pc.abs(numbers), _LARGEST)
+        good = pc.less_equal(pc.abs(numbers), LARGEST)
     else:
         good = pc.is_in(numbers, pa.array([0, 1], numbers.type))
     return pc.fill_null(pc.and_(good, pc.is_valid(numbers)), False)
@@ -159,21 +152,29 @@ def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> 
         if value is None:
             continue
         if regression and not _is_number(value):
-            return (
-                f"{name} is {value!r:.60}, no label of a regression; give a finite number, or "
-                "leave it empty"
-            )
+            return regression_damage(name, value)
         if not regression and label_of(value) is None:
             return damage_of(name, value)
-    if all(given[name] is None for name, _ in targets):
-        are = "is" if len(targets) == 1 else "are"
-        return f"no label: {', '.join(name for name, _ in targets)} {are} missing"
-    return None
+    names = [name for name, _ in targets]
+    return no_label(names) if all(given[name] is None for name in names) else None
+
+
+def regression_damage(name: str, value: object) -> str:
+    """Describe a value that is no label of a regression."""
+    return (
+        f"{name} is {value!r:.60}, no label of a regression; give a finite number, or leave it "
+        "empty"
+    )
+
+
+def no_label(names: Sequence[str]) -> str:
+    """Describe a row without any label."""
+    return f"no label: {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
 
 
 def _is_number(value: object) -> bool:
     try:
-        return abs(float(value)) <= _LARGEST  # type: ignore[arg-type]
+        return abs(float(value)) <= LARGEST  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
 

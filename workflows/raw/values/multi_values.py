@@ -7,8 +7,6 @@ as many in each row.
 
 from __future__ import annotations
 
-import numbers
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +14,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text, numbers_of_texts
+from cowclip_merlin.workflows.raw.values.text_to_number import float_of, numbers_of_texts
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 if TYPE_CHECKING:
@@ -154,22 +151,6 @@ def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
     return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
 
 
-def float_of(value: object) -> float:
-    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else.
-
-    >>> float_of("2.5"), float_of("a"), float_of(True), float_of(2**64)
-    (2.5, nan, nan, 1.8446744073709552e+19)
-    """
-    if isinstance(value, str):
-        return number_of_text(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
-        return float("nan")
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond float64
-        return float("inf")
-
-
 def vector_values(value: object, separator: str) -> list[object]:
     """Return the values of one vector as they are given; none if it is missing."""
     if isinstance(value, str):
@@ -229,15 +210,9 @@ def cut_lists(lists: pa.ListArray, most: int, keep: str) -> pa.ListArray:
     return _select(starts, _flat(lists), (position >= least) & (position < least + most))
 
 
-def count_cut(table: pa.Table, log_format: LogFormat) -> dict[str, int]:
-    """Count, for each multi-valued column, the values beyond `max_values` of a row."""
-    most = log_format.max_values
-    if not most:
-        return {}
-    return {
-        name: int(np.maximum(np.diff(_starts(table[name])) - most, 0).sum())
-        for name in log_format.multi
-    }
+def beyond(lists: ArrowColumn, most: int) -> int:
+    """Count the values that are beyond `most` of their row."""
+    return int(np.maximum(np.diff(_starts(lists)) - most, 0).sum())
 
 
 def _starts(lists: ArrowColumn) -> npt.NDArray[np.int64]:

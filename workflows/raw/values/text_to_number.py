@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 
 if TYPE_CHECKING:
@@ -94,3 +98,77 @@ def number_of_text(text: str) -> float:
     """
     found = _WHOLE.fullmatch(text)
     return float(text.partition("(")[0]) if found else float("nan")
+
+
+def is_number(text: str, *, whole: bool) -> bool:
+    """Return whether Arrow reads the cell of a text file as a finite number.
+
+    >>> is_number(" 7", whole=True), is_number("1.5", whole=True), is_number("inf", whole=False)
+    (True, False, False)
+    """
+    import pyarrow as pa
+
+    text = text.strip(" \t")
+    if not whole:
+        return math.isfinite(number_of_text(text))
+    return bool(re.match(_PLAIN, text)) or _is_whole(pa.scalar(text))
+
+
+def float_of(value: object) -> float:
+    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else.
+
+    >>> float_of("2.5"), float_of("a"), float_of(True), float_of(2**64)
+    (2.5, nan, nan, 1.8446744073709552e+19)
+    """
+    if isinstance(value, str):
+        return number_of_text(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
+        return float("nan")
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64
+        return float("inf")
+
+
+def number_of(value: object) -> float:
+    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else."""
+    if isinstance(value, str):
+        return number_of_text(value.strip(" \t"))
+    return float(value) if isinstance(value, bool) else float_of(value)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values are text."""
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def plain(values: ArrowColumn) -> ArrowColumn:
+    """Return values without a dictionary, which a pandas category has."""
+    import pyarrow as pa
+
+    coded = pa.types.is_dictionary(values.type)
+    return values.cast(values.type.value_type) if coded else values
+
+
+def numbers_of_column(
+    values: ArrowColumn, where: str, kind: pa.DataType | None = None
+) -> ArrowColumn:
+    """Return numbers as they are if they are of this kind, else as float64.
+
+    Large integers may lose their last digits then.
+
+    Raises:
+        InputError: if they are no numbers.
+    """
+    import pyarrow as pa
+
+    values = plain(values)
+    if values.type == kind:
+        return values
+    try:
+        return values.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{where} is {values.type}, not numbers ({reason}); convert it") from error

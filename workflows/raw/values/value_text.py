@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.types import ArrowColumn
+from cowclip_merlin.types import ArrowColumn, Json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _EXACT_BITS = {16: 11, 32: 24, 64: 53}
 """Bits of a float -> n, such that all whole numbers below 2**n are exact, and 2**n is not."""
+
 
 _PRINTED = (
     r"^-?[0-9]+\.[0-9]+(e[+-][0-9]+)?$|^-?[0-9]e[+-][0-9]+$|^nan$|^-?inf$"
@@ -99,7 +100,7 @@ def printed_text(values: ArrowColumn, *, where: str) -> ArrowColumn:
     """
     import pyarrow as pa
 
-    return _without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
+    return without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
 
 
 def in_chunks(texts: pa.LargeStringArray) -> pa.ChunkedArray:
@@ -227,7 +228,7 @@ def _refuse(value: float | Decimal, kind: pa.DataType, where: str) -> None:
     raise InputError(f"{where} has {value} ({kind}), {why}")
 
 
-def _without_empty(text: ArrowColumn) -> ArrowColumn:
+def without_empty(text: ArrowColumn) -> ArrowColumn:
     """Replace empty texts by null.
 
     `if_else` of pyarrow 14 returns damaged texts for a column that starts inside a buffer.
@@ -357,3 +358,34 @@ def _has_point_zero(column: pa.StringArray) -> bool:
     )
     start, end = ends[0].as_py(), ends[len(column)].as_py()
     return b".0" in column.buffers()[2].slice(start, end - start).to_pybytes()
+
+
+class Damage(Exception):
+    """What is wrong with a value."""
+
+
+def id_text(name: str, value: Json) -> str | None:
+    """Return the text of a JSON value as `text_of_values` does.
+
+    Raises:
+        Damage: if it has none.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value.isascii() or value.encode("utf-8")
+        except UnicodeEncodeError:  # half of a pair of escapes
+            raise Damage(f"{name} has characters that are not UTF-8 text") from None
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list):
+        raise Damage(f"{name} has a list of values; name it in `multi`, or give one value")
+    if not isinstance(value, float):
+        raise Damage(f"{name} is an object; give text or a number")
+    if value != value // 1 or abs(value) >= EXACT:
+        raise Damage(f"{name} is {value}, whose text is not unique; give text or whole numbers")
+    return str(int(value))
