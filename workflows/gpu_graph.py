@@ -8,6 +8,7 @@ Frames stay within a task: Dask passes only counts, ranges and numbers of rows b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from cowclip_merlin.workflows.nvtabular_graph import (
     Statistics,
     load_workflow,
     operators,
+    read_statistics,
 )
 from cowclip_merlin.workflows.prepared.hugectr import output_types, write_lists
 from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cowclip_merlin.workflows.categorify import FastCategorify
+    from cowclip_merlin.workflows.encoding.encoder import Staged
 
 Ranges = dict[str, tuple[float, float]]
 """Continuous column -> smallest and largest value."""
@@ -147,6 +150,49 @@ def _write_part(
         columns = {name: x.astype(types.get(name, x.dtype)) for name, x in columns.items()}
     cudf.DataFrame(columns).to_parquet(out, compression=None, index=False)
     return len(frame)
+
+
+class GpuRows:
+    """What `prepare` does with staged rows, as `Encoder` does on a CPU.
+
+    Args:
+        log_format: columns of the log.
+        recipe: how to transform them.
+    """
+
+    def __init__(self, log_format: LogFormat, recipe: Recipe) -> None:
+        self._format, self._recipe = log_format, recipe
+        self._unknown: tuple[Sequence[Path], Path] = (), Path()
+
+    def fit(self, work: Path, staged: Staged, threshold: int) -> Statistics:
+        """Write the vocabularies and return the statistics."""
+        recipe = replace(self._recipe, freq_threshold=threshold)
+        files = [file for split in recipe.fitted_splits for file in staged.get(split, ())]
+        return read_statistics(fit(files, self._format, recipe, work / "data"), self._format)
+
+    def write(
+        self,
+        work: Path,
+        staged: Staged,
+        statistics: Statistics,
+        *,
+        hugectr: bool = False,
+        on_cluster: bool = False,
+    ) -> None:
+        """Write the rows of all splits."""
+        data, columns = work / "data", (self._format, self._recipe)
+        workflow = load_workflow(*columns, statistics, data)
+        for name, files in staged.items():
+            if files:
+                write_split(workflow, statistics, files, data / name, *columns, hugectr=hugectr)
+        self._unknown = staged["test"], data / "categories"
+
+    def frequent_unknown(self, column: str) -> list[str]:
+        """Return the most frequent values that the vocabulary lacks, of one staged file."""
+        files, categories = self._unknown
+        return frequent_unknown(
+            files, column, categories / f"unique.{self._format.table_of(column)}.parquet"
+        )
 
 
 def frequent_unknown(files: Sequence[Path], column: str, vocabulary: Path) -> list[str]:

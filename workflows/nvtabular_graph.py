@@ -19,7 +19,7 @@ from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 if TYPE_CHECKING:
     import nvtabular as nvt
     from merlin.dag import BaseOperator
-    from merlin.schema import ColumnSchema, Schema, Tags
+    from merlin.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,19 +205,12 @@ def raw_schema(log_format: LogFormat) -> Schema:
     columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
     if log_format.weight:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
-    columns += [vector_schema(name, n) for name, n in log_format.vectors.items()]
+    lists = {"dtype": np.float32, "is_list": True, "is_ragged": False}
+    for name, n in log_format.vectors.items():
+        lengths = {"value_count": {"min": n, "max": n}}
+        columns.append(ColumnSchema(name, properties=lengths, **lists))
     kind = np.float32 if log_format.float_labels else np.int8
     return Schema([*columns, *(ColumnSchema(name, dtype=kind) for name in log_format.labels)])
-
-
-def vector_schema(name: str, length: int, tags: Sequence[Tags] = ()) -> ColumnSchema:
-    """Return the schema of a column of vectors: lists of float32 numbers, all of one length."""
-    import numpy as np
-    from merlin.schema import ColumnSchema
-
-    count = {"value_count": {"min": length, "max": length}}
-    lists = {"is_list": True, "is_ragged": False}
-    return ColumnSchema(name, dtype=np.float32, tags=list(tags), properties=count, **lists)
 
 
 def load_workflow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import reduce
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import compat
 from cowclip_merlin.addresses import (
     Address,
-    FilePath,
     check_free,
     expand,
     is_address,
@@ -26,7 +25,7 @@ from cowclip_merlin.addresses import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows.encoding.steps import CpuSteps, GpuSteps, Staged, Steps
+from cowclip_merlin.workflows.encoding.encoder import Encoder
 from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.parallel import Threads, clear_category_cache, dask_cluster, use_gpu
@@ -56,19 +55,16 @@ from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
 from cowclip_merlin.workflows.prepared.unknown_values import (
     format_shares,
-    printed_columns,
     warn_of_two_texts,
     warn_of_unknown,
 )
-from cowclip_merlin.workflows.raw.file_formats import PARQUET, format_of
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.values.value_text import read_as
 from cowclip_merlin.workflows.train_test_split import Split
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.encoding.encoder import Encoder
-
+    from cowclip_merlin.workflows.gpu_graph import GpuRows
 
 _GIVEN = ("validation", "test")
 """Splits that may have files of their own."""
@@ -120,11 +116,11 @@ def _prepare_here(settings: PrepareSettings) -> PreparedData:
         raise InputError(f"{out.parent}: no such folder; create it first")
     log_format = log_format if base else with_vector_lengths(log_format, settings.files)
     with work_folder(target) as work:
-        _prepare(settings, base, log_format, split, work, gpu=gpu)
+        prepared = _prepare(settings, base, log_format, split, work, gpu=gpu)
         _move_to_target(
             work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
         )
-    return PreparedData.load(out)
+    return replace(prepared, path=out)
 
 
 def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
@@ -147,11 +143,13 @@ def _prepare(
     work: Path,
     *,
     gpu: bool,
-) -> None:
+) -> PreparedData:
+    """Read, check, split and encode the rows; then write the vocabularies, and the rows by them."""
     data = work / "data"
     data.mkdir()
     recipe = settings.recipe if base is None else base.recipe
-    encoder = None if gpu else _encoder(settings, log_format, recipe, base)
+    known = None if settings.like is None else base.path / "categories"
+    encoder = None if gpu else Encoder(log_format, recipe, known)
     ranges = None if settings.like is None else base.statistics
     own = {name: getattr(settings, name) for name in _GIVEN if getattr(settings, name)}
     counts = {"ranges": ranges, "log": recipe.log}
@@ -165,32 +163,37 @@ def _prepare(
         encoder=encoder,
         quarantine=data / "damaged" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
-        printed=_printed_columns(base, settings.all_files),
         values=values,
     ).run(settings.files, own)
-    rows = Staged(ingested=ingested, log_format=log_format, recipe=recipe, data=data)
-    on_cluster = settings.scheduler is not None
-    steps: Steps = GpuSteps(rows=rows)
-    if encoder is not None:
-        steps = CpuSteps(rows=rows, encoder=encoder, stage=work / "stage", on_cluster=on_cluster)
+    rows = encoder or _gpu_rows(log_format, recipe)
     with (
         compat.quiet_merlin(),
         dask_cluster(settings.scheduler, gpu=gpu),
         Threads(1) as drawing,
     ):
         if settings.extend is not None:
-            statistics = _extend(steps, base, rows)
+            rows.fit(work, ingested.files, 0)
+            statistics = _extend(base, data, log_format)
         elif base is not None:
             shutil.copytree(base.path / "categories", data / "categories")
             statistics = base.statistics
         else:
-            statistics = _with_scales(steps.fit(recipe.freq_threshold), ingested, log_format)
+            statistics = rows.fit(work, ingested.files, recipe.freq_threshold)
+            numbers = {name: ingested.targets[name] for name in log_format.regression}
+            statistics = replace(
+                statistics,
+                mean={name: each.mean for name, each in numbers.items()},
+                spread={name: each.spread for name, each in numbers.items()},
+            )
         counts = write_counts(data, log_format)
         drawing.start(write_figure, counts, data)
         clear_category_cache()  # workers may hold those of an earlier folder of this name
         for name in ingested.files:
             (data / name).mkdir()
-        steps.write_splits(statistics, hugectr=settings.hugectr)
+        on_cluster = settings.scheduler is not None
+        rows.write(
+            work, ingested.files, statistics, hugectr=settings.hugectr, on_cluster=on_cluster
+        )
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
@@ -221,23 +224,13 @@ def _prepare(
     else:
         warn_of_changes(values["test"], base)
         shares = {name: unknown[name] / max(present[name], 1) for name in log_format.categorical}
-    _finish(settings, base, rows, counts, steps, shares)
+    return _finish(settings, base, ingested, data, counts, rows, shares)
 
 
-def _printed_columns(base: PreparedData | None, files: Sequence[FilePath]) -> set[str]:
-    if base is None or PARQUET not in map(format_of, files):
-        return set()
-    return printed_columns(base)
+def _gpu_rows(log_format: LogFormat, recipe: Recipe) -> GpuRows:
+    from cowclip_merlin.workflows.gpu_graph import GpuRows
 
-
-def _encoder(
-    settings: PrepareSettings, log_format: LogFormat, recipe: Recipe, base: PreparedData | None
-) -> Encoder:
-    """Return what encodes the rows: with `like`, by the vocabulary of the base folder."""
-    from cowclip_merlin.workflows.encoding.encoder import Encoder
-
-    known = None if settings.like is None else base.path / "categories"
-    return Encoder(log_format, recipe, known)
+    return GpuRows(log_format, recipe)
 
 
 def _import_early() -> None:
@@ -254,29 +247,16 @@ def _fitted_rows(
     return (new if settings.like is None else 0) + (base.fitted_rows if base else 0)
 
 
-def _extend(steps: Steps, base: PreparedData, rows: Staged) -> Statistics:
+def _extend(base: PreparedData, data: Path, log_format: LogFormat) -> Statistics:
     """Add the values of the recipe's rows to the vocabularies of a folder; keep its scales."""
     from cowclip_merlin.workflows.vocabulary import extend_vocabularies
 
-    steps.fit(threshold=0)
-    before, folder = base.path / "categories", rows.data / "categories"
-    names, threshold = list(rows.log_format.tables), base.recipe.freq_threshold
+    before, folder = base.path / "categories", data / "categories"
+    names, threshold = list(log_format.tables), base.recipe.freq_threshold
     again = extend_vocabularies(before, folder, names, threshold)
     if again:
         print(f"{base.path}: has no rare.*.parquet; its {again:,} rare values begin to count again")
-    return replace(base.statistics, cardinalities=cardinalities(folder, rows.log_format))
-
-
-def _with_scales(
-    statistics: Statistics, ingested: IngestResult, log_format: LogFormat
-) -> Statistics:
-    """Return the statistics with those of labels that are numbers."""
-    numbers = {name: ingested.targets[name] for name in log_format.regression}
-    return replace(
-        statistics,
-        mean={name: each.mean for name, each in numbers.items()},
-        spread={name: each.spread for name, each in numbers.items()},
-    )
+    return replace(base.statistics, cardinalities=cardinalities(folder, log_format))
 
 
 def _settings_record(
@@ -318,21 +298,23 @@ def _settings_record(
 def _finish(
     settings: PrepareSettings,
     base: PreparedData | None,
-    staged: Staged,
+    ingested: IngestResult,
+    data: Path,
     counts: FieldCounts,
-    steps: Steps,
+    rows: Encoder | GpuRows,
     unknown: Mapping[str, float] | None,
-) -> None:
-    ingested, prepared = staged.ingested, PreparedData.load(staged.data)
+) -> PreparedData:
+    """Check and tell what was written."""
+    prepared = PreparedData.load(data)
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    write_summary(prepared, counts, staged.data, name=settings.out.name, unknown=unknown)
+    write_summary(prepared, counts, data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
-    rows = " + ".join(f"{count:,} {name}" for name, count in ingested.rows.items())
+    parts = " + ".join(f"{count:,} {name}" for name, count in ingested.rows.items())
     print(
-        f"{_shown(settings.out)}: {ingested.total:,} rows in = {rows} + {ingested.damaged:,} "
+        f"{_shown(settings.out)}: {ingested.total:,} rows in = {parts} + {ingested.damaged:,} "
         f"damaged; {sum(prepared.tables.values()):,} ids"
     )
     for name, count in ingested.cut.items():
@@ -346,7 +328,8 @@ def _finish(
         warn_of_two_texts(prepared)
     else:
         print(format_shares(unknown))
-        warn_of_unknown(base, unknown, steps.frequent_unknown)
+        warn_of_unknown(base, unknown, rows.frequent_unknown)
+    return prepared
 
 
 def _shown(out: Path) -> str:

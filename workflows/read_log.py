@@ -17,14 +17,12 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
-from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
-from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
-from cowclip_merlin.workflows.raw.json_rows import read_json_rows
+from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
+from cowclip_merlin.workflows.raw.ingest import check_input_files, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import checked_rows, read_parquet_rows
+from cowclip_merlin.workflows.raw.parquet_rows import checked_rows
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
-from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 
 if TYPE_CHECKING:
@@ -97,7 +95,9 @@ class LogReader:
         check_input_files(files)
         with Threads(1) as threads:
             for file in files:
-                yield from self._pieces(self._parsed(file, threads), file)
+                columns = self._text_format(file) if format_of(file) == TEXT else self._format
+                parts = read_rows(file, columns, BLOCK_BYTES, threads, keep=self._keep)
+                yield from self._pieces(parts, file)
         self.damaged.check(files[-1], self.total, at_end=True)
         if self.total == self.damaged.count:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
@@ -143,16 +143,6 @@ class LogReader:
             raise InputError(f"{first.file}:{first.line}: {first.reason}; repair this row")
         self.damaged.add(parsed.bad)
         self.damaged.check(file, self.total + parsed.lines)
-
-    def _parsed(self, file: FilePath, threads: Threads) -> Iterator[ParsedRows]:
-        kind = format_of(file)
-        if kind == JSON_LINES:
-            return read_json_rows(file, self._format, BLOCK_BYTES, keep=self._keep)
-        if kind == PARQUET:
-            rows = max(1, BLOCK_BYTES // (256 + 16 * sum(self._format.vectors.values())))
-            return read_parquet_rows(file, self._format, rows, keep=self._keep)
-        log_format = self._text_format(file)
-        return read_text_rows(file, log_format, BLOCK_BYTES, threads)
 
     def _text_format(self, file: FilePath) -> LogFormat:
         """Return the format to parse a text file: columns to keep are text, too.

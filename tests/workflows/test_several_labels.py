@@ -1,6 +1,4 @@
-"""Several labels: what `prepare` makes of words, and how one label is described."""
-
-import json
+"""Several labels: what `prepare` makes of words and truth values, and their mean and spread."""
 
 import numpy as np
 import pandas as pd
@@ -52,22 +50,6 @@ def test_words_are_labels_too(tmp_path):
         found = rows_of(prepared(tmp_path, rows, kind=kind, name=kind))
         assert found.click.tolist() == [1.0, 0.0] * 20
         np.testing.assert_array_equal(found.buy, [1.0, np.nan] + [0.0, 1.0] * 19)
-
-
-def test_one_label_is_described_as_before(tmp_path):
-    rows = frame()[["click", "user", "age"]]
-    one = prepared(tmp_path, rows, label="click", regression=())
-    again = prepared(tmp_path, rows, label=("click",), regression=(), name="AGAIN")
-    described = json.loads((one.path / "dataset.json").read_text())
-    assert not {"more_labels", "regression"} & (
-        set(described["layout"]) | set(described["settings"])
-    )
-    assert "targets" not in described and described["settings"]["label"] == "click"
-    assert again.fingerprint == one.fingerprint and again.checksums == one.checksums
-    assert rows_of(one).click.dtype == np.int8
-    several = prepared(tmp_path, frame(), name="SEVERAL")
-    assert several.fingerprint != one.fingerprint
-    assert several.vocabulary != one.vocabulary  # its number has a mean and a spread
 
 
 def test_mean_and_spread_of_the_training_rows():

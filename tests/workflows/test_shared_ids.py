@@ -61,17 +61,6 @@ def test_an_id_is_the_same_value_in_all_columns(data):
     assert known == {("a", "b", "c"), ("b",), ("a", "b", "b"), ("d", "e"), (None, "a", "d", "e")}
 
 
-def test_merlin_reads_the_shared_domain(data):
-    from cowclip_merlin import compat
-
-    compat.nvtabular()
-    from merlin.io import Dataset
-
-    schema = Dataset(str(data.path / "train"), engine="parquet", cpu=True).schema
-    assert schema["liked"].int_domain.name == "item"
-    assert data.workflow().output_schema["liked"].int_domain.name == "item"
-
-
 @pytest.mark.parametrize("shared", [{"liked": "user"}, {"liked": "none"}, {"none": "item"}])
 def test_a_folder_with_other_shared_columns_is_damaged(data, tmp_path, shared):
     described = json.loads((data.path / "dataset.json").read_text())

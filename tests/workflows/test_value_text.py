@@ -16,11 +16,7 @@ from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared import unknown_values
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
-from cowclip_merlin.workflows.raw.values.value_text import (
-    has_printed_text,
-    printed_text,
-    text_of_values,
-)
+from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 DAY = datetime.date(2001, 1, 31)
 NOON = datetime.datetime(2001, 1, 31, 12)
@@ -91,13 +87,6 @@ def test_values_without_a_unique_text_are_refused(values, complaint):
             texts(column)
 
 
-def test_texts_that_only_arrow_prints_are_told_from_others():
-    values = [[1e15, 2.0], [0.5], [float("nan")], [NOON], [NOON.time()], [Decimal("47.00")]]
-    for value in values:
-        assert has_printed_text(printed_text(pa.array(value), where=""))
-    assert not has_printed_text(pa.array(["47", "-1", "1e4f", "true", "2001-01-31", "a.b", None]))
-
-
 def read(path, table):
     pq.write_table(table, path)
     log_format = LogFormat(kind="table", label="y", categorical=("a",))
@@ -119,13 +108,7 @@ def test_a_float_that_may_have_lost_digits_is_refused_by_name(tmp_path):
 ROWS = 60
 IDS = [1234567890123000 + i % 5 for i in range(ROWS)]
 YES = [i % 3 == 0 for i in range(ROWS)]
-FRACTIONS = [(0.5, 1e15, 3.0)[i % 3] for i in range(ROWS)]
-TIMES = [NOON] * ROWS
-NAMES = ("id", "yes", "word", "two", "fraction", "time")
-
-
-def printed(values):
-    return printed_text(pa.array(values), where="")
+NAMES = ("id", "yes", "word", "two")
 
 
 def parquet(path, **columns):
@@ -135,10 +118,10 @@ def parquet(path, **columns):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A folder with ids of two types; fractions and times are as in folders of earlier versions."""
+    """A folder with ids of two types."""
     folder = tmp_path_factory.mktemp("base")
     others = {"word": ["u", "v", "w"] * 20, "two": ["True", "false", "true"] * 20}
-    others |= {"yes": YES, "fraction": printed(FRACTIONS), "time": printed(TIMES)}
+    others |= {"yes": YES}
     files = [
         parquet(folder / "1.parquet", id=pa.array(IDS), **others),
         parquet(folder / "2.parquet", id=pa.array(IDS, pa.float64()), **others),
@@ -168,9 +151,9 @@ def test_two_texts_of_one_value_are_named_after_the_fit(base):
 
 
 def test_new_rows_of_the_same_values_are_known(base, tmp_path, caplog, capsys):
-    """Whatever their types are; texts of an earlier version stay those of the same types."""
+    """Whatever their types are."""
     columns = {"id": pa.array(IDS, pa.float64()), "yes": YES, "word": ["u"] * ROWS}
-    columns |= {"two": ["True"] * ROWS, "fraction": FRACTIONS, "time": TIMES}
+    columns |= {"two": ["True"] * ROWS}
     made = like(base[0], parquet(tmp_path / "new.parquet", **columns))
     shares = ", ".join(f"{name} 0.0%" for name in NAMES)
     assert capsys.readouterr().out.endswith(f"\nunknown values (id 2): {shares}\n")
@@ -180,12 +163,11 @@ def test_new_rows_of_the_same_values_are_known(base, tmp_path, caplog, capsys):
 
 def test_unknown_values_are_counted_and_their_cause_is_named(base, tmp_path, caplog, capsys):
     words = (("z", "u"), ("z", "False"), ("z", "z"), ("x", "True"))
-    rows = [f"0,{IDS[0]}e0,True,{word},{two},," for word, two in words]
-    (tmp_path / "new.csv").write_text("\n".join([f"y,{','.join(NAMES)}", *rows, "0,,,,,,\n"]))
+    rows = [f"0,{IDS[0]}e0,True,{word},{two}" for word, two in words]
+    (tmp_path / "new.csv").write_text("\n".join([f"y,{','.join(NAMES)}", *rows, "0,,,,\n"]))
     like(base[0], tmp_path / "new.csv")
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "unknown values (id 2): id 100.0%, yes 100.0%, word 100.0%, two 75.0%, fraction 0.0%, "
-        "time 0.0%"
+        "unknown values (id 2): id 100.0%, yes 100.0%, word 100.0%, two 75.0%"
     )
     reasons = {
         "id": f"100% of the values are unknown to {base[0].path}; '{IDS[0]}e0' is '{IDS[0]}' there",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.encoding.value_counts import filled
-from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.encoding.write_split import write_split
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
-from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, cardinalities
 from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.values.value_text import in_chunks
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows.raw.columns import Ids
 
 _FIRST_SLOTS = 1 << 10
+
+Staged = Mapping[str, Sequence[Path]]
+"""Split -> staged files, in order."""
 
 
 class TextTable(NamedTuple):
@@ -161,7 +165,7 @@ class Encoder:
     """Replaces the texts of blocks by codes, and counts those of the rows to fit on.
 
     A code is 1 for a missing value, and from 3 on it tells the place of a value in the order in
-    which values came. `save_ids` says which id each code means. Without rows to fit on, codes are
+    which values came. `write` replaces it by its id. Without rows to fit on, codes are
     the ids of a known vocabulary, and 2 is a value that it lacks. Threads may encode blocks at the
     same time.
 
@@ -269,17 +273,25 @@ class Encoder:
         """Return the most frequent values of a column that are out of vocabulary, of one block."""
         return self._unknown.get(name, (0, []))[1]
 
-    def write_vocabularies(self, folder: Path, threshold: int) -> None:
-        """Write the files of NVTabular's Categorify.
+    def fit(self, work: Path, staged: Staged, threshold: int) -> Statistics:
+        """Write the vocabularies to `work/data/categories/`, and return the statistics.
 
         Args:
-            folder: existing folder of the files.
+            work: folder with the folder `data` to prepare.
+            staged: the encoded rows, which are counted already.
             threshold: values seen less often get no id.
         """
+        categories = work / "data" / "categories"
+        categories.mkdir()
         with Threads(cpu_threads()) as threads:
             for name in self._format.tables:
-                threads.start(self._write_vocabulary, name, folder, threshold)
+                threads.start(self._write_vocabulary, name, categories, threshold)
             threads.finish()
+        return Statistics(
+            cardinalities=cardinalities(categories, self._format),
+            minimum={name: self.ranges[name][0] for name in self._format.continuous},
+            maximum={name: self.ranges[name][1] for name in self._format.continuous},
+        )
 
     def _write_vocabulary(self, name: str, folder: Path, threshold: int) -> None:
         from cowclip_merlin.workflows.vocabulary import write_vocabulary
@@ -297,17 +309,35 @@ class Encoder:
         values = pa.chunked_array([pa.nulls(1, pa.string()), *values.chunks])
         return pa.table({"value": values, "count": counted}).filter(pa.array(counted > 0))
 
-    def save_ids(self, categories: Path, folder: Path) -> None:
-        """Write the id of each code, int32: `NAME.npy` for each vocabulary.
+    def write(
+        self,
+        work: Path,
+        staged: Staged,
+        statistics: Statistics,
+        *,
+        hugectr: bool = False,
+        on_cluster: bool = False,
+    ) -> None:
+        """Write the rows with the ids of `work/data/categories/`.
 
         Args:
-            categories: folder of the final vocabularies.
-            folder: existing folder of the files.
+            work: as of `fit`; gets `ids/NAME.npy`, the id of each code of a vocabulary, int32.
+            staged: the encoded rows.
+            statistics: the ranges of the numbers.
+            hugectr: as of `write_split`.
+            on_cluster: as of `write_split`.
         """
-        with Threads(cpu_threads()) as threads:
-            for name in self._format.tables:
-                threads.start(self._save_ids, name, categories, folder)
-            threads.finish()
+        data, ids = work / "data", work / "ids" if self.learns else None
+        if ids is not None:
+            ids.mkdir()
+            with Threads(cpu_threads()) as threads:
+                for name in self._format.tables:
+                    threads.start(self._save_ids, name, data / "categories", ids)
+                threads.finish()
+        how = {"ids": ids, "hugectr": hugectr, "on_cluster": on_cluster}
+        for name, files in staged.items():
+            if files:
+                write_split(files, data / name, self._format, statistics, **how)
 
     def _save_ids(self, name: str, categories: Path, folder: Path) -> None:
         texts = self._texts[name]

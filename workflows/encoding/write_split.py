@@ -33,7 +33,7 @@ def write_split(
         out: existing folder.
         log_format: the columns.
         statistics: the ranges of the numbers.
-        ids: folder of `Encoder.save_ids`; None: codes are ids.
+        ids: folder with the id of each code of a vocabulary; None: codes are ids.
         hugectr: labels are float32 and ids int64, and `_metadata.json` and `_file_list.txt` are
             written, too. The list names files relative to the parent folder of `out`.
         on_cluster: compute with Dask's configured scheduler, else on threads.

@@ -268,49 +268,12 @@ def _baseline(value: Json, log_format: LogFormat) -> Baseline | None:
 
 
 def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
-    """Build the Merlin schema of a prepared folder's columns."""
-    import numpy as np
+    """Return the Merlin schema of a prepared folder's columns, which Merlin reads from JSON."""
+    compat.merlin_schema()
+    from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 
-    merlin = compat.merlin_schema()
-    ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
-    most = log_format.max_values or None
-    columns = [
-        ColumnSchema(
-            name,
-            dtype=np.int32,
-            tags=[Tags.CATEGORICAL],
-            properties={
-                "domain": {
-                    "min": 0,
-                    "max": statistics.cardinalities[name] - 1,
-                    "name": log_format.table_of(name),  # Merlin shares tables by this name
-                }
-            }
-            | ({"value_count": {"min": 0, "max": most}} if name in log_format.multi else {}),
-            is_list=name in log_format.multi,
-            is_ragged=name in log_format.multi,
-        )
-        for name in log_format.categorical
-    ]
-    columns += [
-        ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS])
-        for name in log_format.continuous
-    ]
-    if log_format.weight:  # without a tag, so that models do not take it for a number
-        columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
-    vectors = log_format.vectors.items()
-    columns += [nvtabular_graph.vector_schema(name, n, [Tags.CONTINUOUS]) for name, n in vectors]
-    kind = np.float32 if log_format.float_labels else np.int8
-    columns += [
-        ColumnSchema(
-            name,
-            dtype=kind,
-            tags=[Tags.TARGET, Tags.REGRESSION if regression else Tags.BINARY_CLASSIFICATION],
-            properties=dict(zip(("mean", "spread"), statistics.scales.get(name, ()))),
-        )
-        for name, regression in log_format.targets
-    ]
-    return merlin.Schema(columns)
+    text = json.dumps(schema_json(log_format, statistics))
+    return TensorflowMetadata.from_json(text).to_merlin_schema()
 
 
 def fingerprint(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
-from cowclip_merlin.workflows.raw.values.value_text import has_printed_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,14 +19,6 @@ _BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
 LOOKED_AT = 1000
 """Most frequent values whose form is that of all."""
 _COMPARED = 100_000  # most frequent values of a vocabulary that unknown ones are compared with
-
-
-def printed_columns(base: PreparedData) -> set[str]:
-    """Return the columns whose vocabularies have the texts that Arrow prints for their types.
-
-    New rows of such a column need texts of the same form.
-    """
-    return {c for c in base.categorical if has_printed_text(_values(base, c).slice(0, LOOKED_AT))}
 
 
 def format_shares(shares: Mapping[str, float]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +82,38 @@ def check_input_files(files: Sequence[FilePath]) -> None:
         raise InputError(f"{file}: no such file; check the path")
 
 
+def read_rows(
+    file: FilePath,
+    log_format: LogFormat,
+    block_bytes: int,
+    threads: Threads,
+    *,
+    coded: bool = False,
+    keep: Sequence[str] = (),
+) -> Iterator[ParsedRows]:
+    """Read and check a file of any kind in blocks.
+
+    Args:
+        file: text or JSON lines, plain or compressed, or parquet.
+        log_format: columns of the log.
+        block_bytes: about so many bytes of rows per block.
+        threads: parse text on these.
+        coded: whether text of ids gets a dictionary.
+        keep: columns to return as they are, as `ParsedRows.kept`; those of text are in the table.
+
+    Raises:
+        InputError: if the file is missing, empty or damaged, or has other columns.
+    """
+    kind = format_of(file)
+    if kind == JSON_LINES:
+        return read_json_rows(file, log_format, block_bytes, keep=keep)
+    if kind == PARQUET:
+        of_vectors = 16 * sum(log_format.vectors.values())  # bytes, with their copies
+        rows = max(1, block_bytes // (256 + of_vectors))
+        return read_parquet_rows(file, log_format, rows, keep=keep)
+    return read_text_rows(file, log_format.of_file(file), block_bytes, threads, coded=coded)
+
+
 class Ingest:
     """One pass over the input files.
 
@@ -94,7 +126,6 @@ class Ingest:
         encoder: encodes the rows to stage, in Arrow files; None stages text, in parquet.
         quarantine: file for the damaged lines.
         meanwhile: call this on a thread of its own after the first rows are read.
-        printed: categorical columns of parquet that `printed_text` converts.
         values: split -> counts its rows.
     """
 
@@ -109,11 +140,10 @@ class Ingest:
         encoder: Encoder | None,
         quarantine: Path,
         meanwhile: Callable[[], object],
-        printed: Container[str] = (),
         values: Mapping[str, ValueCounts],
     ) -> None:
         self.values = values
-        self.log_format, self.split, self.printed = log_format, split, printed
+        self.log_format, self.split = log_format, split
         self.block_bytes, self.stage, self.encoder = block_bytes, stage, encoder
         self.meanwhile = meanwhile
         self._blocks = 0
@@ -152,7 +182,10 @@ class Ingest:
                 *((None, file) for file in files),
                 *((split, file) for split, own in given.items() for file in own),
             ]:
-                for parsed in self._read_rows(file, threads):
+                coded = self.encoder is not None
+                for parsed in read_rows(
+                    file, self.log_format, self.block_bytes, threads, coded=coded
+                ):
                     if self.result.total == 0:
                         other.start(self.meanwhile)
                     self._stage_rows(parsed, file, self._masks(parsed, split, total), threads)
@@ -171,18 +204,6 @@ class Ingest:
         if kind == PARQUET:
             return count_rows(file)
         return count_lines(file) - (kind == TEXT and self.log_format.header)
-
-    def _read_rows(self, file: FilePath, threads: Threads) -> Iterator[ParsedRows]:
-        kind = format_of(file)
-        if kind == JSON_LINES:
-            return read_json_rows(file, self.log_format, self.block_bytes)
-        if kind == PARQUET:
-            of_vectors = 16 * sum(self.log_format.vectors.values())  # bytes, with their copies
-            rows = max(1, self.block_bytes // (256 + of_vectors))
-            return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
-        coded = self.encoder is not None
-        log_format = self.log_format.of_file(file)
-        return read_text_rows(file, log_format, self.block_bytes, threads, coded=coded)
 
     def _masks(
         self, parsed: ParsedRows, split: str | None, total: int | None

@@ -31,13 +31,6 @@ _EXACT_BITS = {16: 11, 32: 24, 64: 53}
 """Bits of a float -> n, such that all whole numbers below 2**n are exact, and 2**n is not."""
 
 
-_PRINTED = (
-    r"^-?[0-9]+\.[0-9]+(e[+-][0-9]+)?$|^-?[0-9]e[+-][0-9]+$|^nan$|^-?inf$"
-    r"|^([0-9]{4}-[0-9]{2}-[0-9]{2} )?[0-9]{2}:[0-9]{2}:[0-9]{2}"
-)
-"""Fractions, large floats and times, as Arrow prints them."""
-
-
 _MOST_BYTES = 2**31 - 2
 """Bytes of text in one Arrow array of `string`, whose offsets have 32 bits."""
 
@@ -160,20 +153,6 @@ def arrow_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
         raise InputError(
             f"column {name!r} is {values.dtype} with values of several types; give it one type"
         ) from None
-
-
-def has_printed_text(vocabulary: ArrowColumn) -> bool:
-    """Return whether values have texts that `printed_text` makes, but not `text_of_values`.
-
-    Earlier versions made their vocabularies from `printed_text`.
-
-    >>> import pyarrow as pa
-    >>> has_printed_text(pa.array(["1e+15", "7"])), has_printed_text(pa.array(["47", "a.5"]))
-    (True, False)
-    """
-    import pyarrow.compute as pc
-
-    return pc.any(pc.match_substring_regex(vocabulary, _PRINTED)).as_py() or False
 
 
 def _converted(
