@@ -50,7 +50,7 @@ def class_weights_of(text: str, columns: ColumnArrays) -> ClassWeights:
 
 def label_weights(columns: ColumnArrays) -> tuple[float, float]:
     """Return the sums of the weights of all rows of label 0, and of label 1."""
-    label, weight = columns.label, columns.weight
+    label, weight = columns.labels, columns.weights
     if weight is None:
         positive = float(label.sum(dtype="float64"))
         return len(columns) - positive, positive
@@ -61,8 +61,8 @@ def label_weights(columns: ColumnArrays) -> tuple[float, float]:
 def total_weight(columns: ColumnArrays) -> float:
     """Return the sum of the weights of all rows in the loss, or their number if all are 1."""
     if columns.class_weights is None:
-        rows, weight = len(columns), columns.weight
-        return rows if weight is None else float(weight.sum(dtype="float64"))
+        weight = columns.weights
+        return len(columns) if weight is None else float(weight.sum(dtype="float64"))
     return sum(w * s for w, s in zip(columns.class_weights, label_weights(columns)))
 
 

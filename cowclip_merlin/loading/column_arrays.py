@@ -113,7 +113,7 @@ _START_BYTES = 8  # of the position of a row's first id
 
 @dataclass(frozen=True)
 class ColumnArrays:
-    """One split as arrays: in host memory, mapped from files, or on a GPU.
+    """One split as arrays, or some of its rows: in host memory, mapped from files, or on a GPU.
 
     Attributes:
         ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
@@ -125,6 +125,8 @@ class ColumnArrays:
         layout: the multi-valued columns; None: there are none.
         weight: float32 [n], at least 0; None: all rows weigh the same.
         class_weights: weights of the labels 0 and 1 in the loss; None: both are 1.
+        rows: numbers of the rows that these are, integer [n], on the host. The arrays then have
+            all rows of the split, which its parts share. None: all rows.
 
     >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
     ...         np.zeros(2, np.float32)).bytes_per_row
@@ -138,10 +140,11 @@ class ColumnArrays:
     layout: IdLayout | None = None
     weight: npt.NDArray[np.float32] | None = None
     class_weights: ClassWeights | None = None
+    rows: npt.NDArray[np.integer] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.label)
+        return len(self.label if self.rows is None else self.rows)
 
     @property
     def bytes_per_row(self) -> int:
@@ -149,7 +152,7 @@ class ColumnArrays:
         others = self.continuous.shape[1] + self.targets + (self.weight is not None)
         if self.lengths is None:
             return 4 * (self.ids.shape[1] + others)
-        mean = -(-self.ids.size // max(len(self), 1))
+        mean = -(-self.ids.size // max(len(self.label), 1))
         return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
 
     @property
@@ -159,9 +162,23 @@ class ColumnArrays:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays that the data set has, by name: weights after labels, lengths last."""
+        """The arrays of the whole split, by name: weights after labels, lengths last."""
         names = ("ids", "continuous", "label", "weight", "lengths")
         return {n: array for n in names if (array := getattr(self, n)) is not None}
+
+    @property
+    def labels(self) -> npt.NDArray[np.float32]:
+        """The labels of these rows on the host."""
+        return on_host(self.label)[self._which]
+
+    @property
+    def weights(self) -> npt.NDArray[np.float32] | None:
+        """The weights of these rows on the host, [n]; None: all rows weigh the same."""
+        return None if self.weight is None else on_host(self.weight)[self._which]
+
+    @property
+    def _which(self) -> npt.NDArray[np.integer] | slice:
+        return slice(None) if self.rows is None else self.rows
 
     @property
     def on_gpu(self) -> bool:
@@ -198,26 +215,18 @@ class ColumnArrays:
         ids, lengths = self.layout.join(columns)
         return replace(self, ids=ids, lengths=lengths)
 
-    def take(self, which: Array) -> ColumnArrays:
-        """Return some rows: those of a mask [n], or by their numbers, in NumPy arrays."""
-        if self.on_gpu:
-            import cupy
-
-            which = cupy.asarray(which)
-        if self.layout is None:
-            return replace(self, **{name: array[which] for name, array in self.arrays.items()})
-        rows = {name: array[which] for name, array in self.arrays.items() if name != "ids"}
-        starts = self.layout.starts(self.lengths)
-        of_row = np.diff(starts)[which]
-        return replace(self, ids=self.ids[ranges(starts[:-1][which], of_row)], **rows)
+    def take(self, numbers: npt.NDArray[np.integer]) -> ColumnArrays:
+        """Return some rows by their numbers, [k], without a copy of their values."""
+        return replace(self, rows=numbers if self.rows is None else self.rows[numbers])
 
     def column(self, j: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return the ids of column number `j`, and the number of ids of each row, [n]."""
         if self.layout is None:
-            return self.ids[:, j], np.ones(len(self), np.int32)
+            return self.ids[self._which, j], np.ones(len(self), np.int32)
         of_cell = self.layout.of_all_columns(self.lengths)
         first = self.layout.starts(self.lengths)[:-1] + of_cell[:, :j].sum(axis=1)
-        return self.ids[ranges(first, of_cell[:, j])], of_cell[:, j]
+        sizes = of_cell[self._which, j]
+        return self.ids[ranges(first[self._which], sizes)], sizes
 
 
 def on_host(array: Array | None) -> Array | None:

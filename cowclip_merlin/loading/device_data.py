@@ -24,6 +24,10 @@ class DeviceData(Data):
 
     On the CPU, columns mapped from files are used without a copy.
 
+    Args:
+        columns: the rows.
+        beside: other rows of the same arrays, which are on the device already.
+
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = DeviceData(columns)
@@ -36,15 +40,19 @@ class DeviceData(Data):
 
     resident = True
 
-    def __init__(self, columns: ColumnArrays) -> None:
-        super().__init__(len(columns), columns.bytes_per_row)
+    def __init__(self, columns: ColumnArrays, *, beside: DeviceData | None = None) -> None:
+        super().__init__(columns)
         tf = compat.tensorflow()
         self._tf = tf
-        self._tensors = [to_device(a) for a in as_float_arrays(columns)]
         self._has_weights = columns.weight is not None
         self._layout, self._class_weights = columns.layout, columns.class_weights
-        if self._layout:
-            self._starts = to_device(self._layout.starts(columns.lengths)[:-1].copy())
+        self._starts = None
+        if beside is not None:
+            self._tensors, self._starts = beside._tensors, beside._starts
+        else:
+            self._tensors = [to_device(a) for a in as_float_arrays(columns)]
+            if self._layout:
+                self._starts = to_device(self._layout.starts(columns.lengths)[:-1].copy())
         self.signature = tf.TensorSpec([None], tf.int64)
 
     def variable_batches(
@@ -54,7 +62,10 @@ class DeviceData(Data):
         return self._slices(self._order(seed=seed, epoch=epoch)[first:], lengths)
 
     def batches_in_file_order(self, batch_size: int) -> Iterator[PackedBatch]:
-        """Yield all rows in the order of the files; the device counts them."""
+        """Yield all rows in the order of the files; the device counts them if it has no others."""
+        if self._numbers is not None:
+            yield from super().batches_in_file_order(batch_size)
+            return
         for first in range(0, self.rows, batch_size):
             yield self._tf.range(first, min(first + batch_size, self.rows), dtype=self._tf.int64)
 
@@ -85,11 +96,16 @@ class DeviceData(Data):
 
     def labels(self) -> Tensor:
         """Return the labels of all rows."""
-        return self._tensors[LABELS]
+        return self._of_these(self._tensors[LABELS])
 
     def weights(self) -> Tensor | None:
         """Return the weights of all rows; None without weights."""
-        return self._tensors[LABELS + 1] if self._has_weights else None
+        return self._of_these(self._tensors[LABELS + 1]) if self._has_weights else None
+
+    def _of_these(self, tensor: Tensor) -> Tensor:
+        if self._numbers is None:
+            return tensor
+        return self._tf.gather(tensor, to_device(self._numbers.astype(np.int64)))
 
     def _gather(self, batch: PackedBatch) -> Batch:
         gather = self._tf.gather

@@ -49,19 +49,10 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> ColumnArrays:
     import cupy
 
     columns = concatenate(data, split, _read_chunks(data, split), cupy)
-    finish()
-    return columns
-
-
-def finish() -> None:
-    """Wait for CuPy, and give memory that it no longer uses back to the GPU.
-
-    TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
-    """
-    import cupy
-
+    # TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
     cupy.cuda.get_current_stream().synchronize()
-    cupy.get_default_memory_pool().free_all_blocks()
+    cupy.get_default_memory_pool().free_all_blocks()  # what it no longer uses
+    return columns
 
 
 def _read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
@@ -166,7 +157,7 @@ def open_train_and(
 def open_train_and_validation(
     data: PreparedData, fraction: float, how: str = "random", *, memory: int | None = None
 ) -> tuple[ColumnArrays, ColumnArrays]:
-    """Read the train split and hold out rows of it, on the GPU if it holds the split twice.
+    """Read the train split, on the GPU if it fits there, and hold out rows of it.
 
     Args:
         data: the prepared folder.
@@ -177,13 +168,9 @@ def open_train_and_validation(
     Raises:
         InputError: as `train_validation_split`.
     """
-    if not _fits_on_gpu(data, 2 * data.rows["train"], memory):
-        return train_validation_split(open_columns(data, "train"), fraction, how)
-    columns = read_columns_on_gpu(data, "train")
-    parts = train_validation_split(columns, fraction, how)
-    del columns
-    finish()
-    return parts
+    on_gpu = _fits_on_gpu(data, data.rows["train"], memory)
+    read = read_columns_on_gpu if on_gpu else open_columns
+    return train_validation_split(read(data, "train"), fraction, how)
 
 
 def _fits_on_gpu(data: PreparedData, rows: int, memory: int | None) -> bool:
@@ -204,7 +191,9 @@ def load_to_device(
     scoring_batch: int,
     memory: int | None = None,
 ) -> LoadedData:
-    """Copy both splits to the device if they fit, else the train split, else stream both.
+    """Copy both to the device if they fit, else the train split, else stream both.
+
+    Rows that are parts of one split share its arrays there.
 
     Args:
         train: training rows.
@@ -216,13 +205,18 @@ def load_to_device(
     Raises:
         InputError: if three batches do not fit.
     """
+    shared = test.ids is train.ids  # parts of one split, which is on the device once
+    sizes = [_resident_bytes(train), ORDER_BYTES * len(test) if shared else _resident_bytes(test)]
     if memory is None and (memory := free_memory()) is not None:
         # What is on the GPU already is no longer free.
-        memory += sum(_resident_bytes(split) for split in (train, test) if split.on_gpu)
-    if memory is None:
-        return LoadedData(DeviceData(train), DeviceData(test))
-    left = memory - _resident_bytes(train)
-    if train.on_gpu or left >= min(_resident_bytes(test), _streaming_bytes(test, scoring_batch)):
+        memory += sum(size for size, split in zip(sizes, (train, test)) if split.on_gpu)
+    if memory is None or (shared and (train.on_gpu or sum(sizes) <= memory)):
+        resident = DeviceData(train)
+        return LoadedData(resident, DeviceData(test, beside=resident if shared else None))
+    left = memory - sizes[0]
+    if not shared and (
+        train.on_gpu or left >= min(sizes[1], _streaming_bytes(test, scoring_batch))
+    ):
         return LoadedData(
             DeviceData(train), load_split_to_device(test, batch_size=scoring_batch, memory=left)
         )
@@ -262,7 +256,7 @@ def _check_memory(memory: int, least: int) -> None:
 
 
 def _resident_bytes(columns: ColumnArrays) -> int:
-    return len(columns) * (columns.bytes_per_row + ORDER_BYTES)
+    return len(columns.label) * columns.bytes_per_row + len(columns) * ORDER_BYTES
 
 
 def _streaming_bytes(columns: ColumnArrays, batch_size: int) -> int:

@@ -129,10 +129,11 @@ class Data(ABC):
     resident: bool
     signature: TensorSpec | tuple[TensorSpec, ...]
 
-    def __init__(self, rows: int, bytes_per_row: int) -> None:
-        self.rows, self.bytes_per_row = rows, bytes_per_row
+    def __init__(self, columns: ColumnArrays) -> None:
+        self.rows, self.bytes_per_row = len(columns), columns.bytes_per_row
         self.generator = NUMPY
-        self._orders = PermutationPrefetcher(rows)
+        self._orders = PermutationPrefetcher(self.rows)
+        self._numbers = columns.rows
 
     def batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0
@@ -143,14 +144,18 @@ class Data(ABC):
 
     def batches_in_file_order(self, batch_size: int) -> Iterator[PackedBatch]:
         """Yield all rows in the order of the files, for evaluation."""
-        return self._iterate(row_numbers(self.rows), batch_size)
+        numbers = row_numbers(self.rows) if self._numbers is None else self._numbers
+        return self._iterate(numbers, batch_size)
 
     def _order(self, *, seed: int, epoch: int) -> Array | Tensor:
-        """Return the order of an epoch, integer [rows], on the host or on the device."""
-        how = {"seed": seed, "epoch": epoch}
+        """Return the rows of an epoch in their order, integer [rows], on the host or the device."""
+        how, numbers = {"seed": seed, "epoch": epoch}, self._numbers
         if self.generator == PHILOX:
-            return philox_permutation(self.rows, **how)
-        return self._orders.permutation(**how)
+            order, tf = philox_permutation(self.rows, **how), compat.tensorflow()
+            # Not int32, which TensorFlow keeps on the host.
+            return order if numbers is None else tf.gather(tf.constant(numbers, tf.int64), order)
+        order = self._orders.permutation(**how)
+        return order if numbers is None else numbers[order]
 
     @abstractmethod
     def _iterate(self, order: Array | Tensor, batch_size: int) -> Iterator[PackedBatch]:
@@ -232,7 +237,7 @@ def validation_mask(rows: int, fraction: float, how: str = "random") -> npt.NDAr
 def train_validation_split(
     columns: ColumnArrays, fraction: float, how: str = "random"
 ) -> tuple[ColumnArrays, ColumnArrays]:
-    """Split the train rows into rows to train and to validate on, both copied.
+    """Split the train rows into rows to train and to validate on, which share the arrays.
 
     Args:
         columns: the train split, in host memory, mapped from files or on a GPU.
@@ -243,17 +248,18 @@ def train_validation_split(
         InputError: if a part has no rows or no weight above 0, or all validation rows have the
             same label. The labels [n, T] of other targets are not checked.
     """
-    held = validation_mask(len(columns), fraction, how)
-    kept, validation = columns.take(~held), columns.take(held)
+    held, numbers = validation_mask(len(columns), fraction, how), row_numbers(len(columns))
+    kept, validation = columns.take(numbers[~held]), columns.take(numbers[held])
     for name, part in (("training", kept), ("validation", validation)):
-        if part.weight is not None and not part.weight.any():
+        if part.weight is not None and not part.weights.any():
             raise InputError(
                 f"validation_fraction {fraction:g}: all weights of the {len(part)} {name} rows are "
                 "0; use another fraction"
             )
-    if validation.label.ndim == 1 and len(np.unique(validation.label)) < 2:
+    labels = validation.labels
+    if labels.ndim == 1 and len(np.unique(labels)) < 2:
         raise InputError(
-            f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
-            f"{float(validation.label[0]):g}, but AUC needs both labels; use a larger fraction"
+            f"validation_fraction {fraction:g}: all {len(labels)} rows have the label "
+            f"{labels[0]:g}, but AUC needs both labels; use a larger fraction"
         )
     return kept, validation

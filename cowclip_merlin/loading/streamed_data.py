@@ -47,7 +47,7 @@ class StreamedData(Data):
     resident = False
 
     def __init__(self, columns: ColumnArrays, *, memory: int | None = None) -> None:
-        super().__init__(len(columns), columns.bytes_per_row)
+        super().__init__(columns)
         tf = compat.tensorflow()
         self._tf, self._memory = tf, memory
         self._columns, self._layout = columns, columns.layout
@@ -77,12 +77,12 @@ class StreamedData(Data):
 
     def labels(self) -> Tensor:
         """Copy the labels of all rows to the device."""
-        return to_device(self._columns.label)
+        return to_device(self._columns.labels)
 
     def weights(self) -> Tensor | None:
         """Copy the weights of all rows to the device; None without weights."""
-        weight = self._columns.weight
-        return None if weight is None else to_device(weight)
+        weights = self._columns.weights
+        return None if weights is None else to_device(weights)
 
     def _iterate(self, order: Array | Tensor, batch_size: int) -> Iterator[PackedBatch]:
         order = np.asarray(order)

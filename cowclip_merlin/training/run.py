@@ -22,7 +22,6 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.loading.column_arrays import on_host
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.targets import (
     Target,
@@ -124,7 +123,7 @@ def run_training(
             remedy = "prepare with other rows of `validation`"
         elif split == "validation":
             remedy = "use a larger `validation_fraction`, or another `validation_split`"
-        rows = (on_host(columns[split].label), on_host(columns[split].weight))
+        rows = (columns[split].labels, columns[split].weights)
         check_targets_scored(prepared.path, split, prepared.targets, *rows, remedy=remedy)
         check_targets_trained(prepared, columns["train"])
         columns["train"] = _weighted_by_class(columns["train"], settings, prepared.targets)
@@ -328,7 +327,7 @@ def _target_words(prepared: PreparedData, settings: RunSettings, train: ColumnAr
     """Describe the targets, and rows that ESMM's model contradicts."""
     named = [
         f"{target.name} ({known.mean():.1%} of the rows)"
-        for target, known, _ in columns_of_targets(train.label, prepared.targets)
+        for target, known, _ in columns_of_targets(train.labels, prepared.targets)
     ]
     experts = f" of {settings.experts} experts" if settings.multi_task == "mmoe" else ""
     if len(named) == 1:
@@ -336,7 +335,7 @@ def _target_words(prepared: PreparedData, settings: RunSettings, train: ColumnAr
     words = f"targets {', '.join(named)}: {settings.multi_task}{experts}"
     if settings.multi_task != "esmm":
         return words
-    wrong = int(((train.label[:, 0] == 0) & (train.label[:, 1] == 1)).sum())
+    wrong = int(((train.labels[:, 0] == 0) & (train.labels[:, 1] == 1)).sum())
     first, second = (target.name for target in prepared.targets)
     return words + f"; {wrong:,} rows have {second} 1 but {first} 0" if wrong else words
 
@@ -389,7 +388,7 @@ def check_targets_trained(prepared: PreparedData, train: ColumnArrays) -> None:
     """
     if only_clicks(prepared.targets):
         return
-    for target, known, _ in columns_of_targets(train.label, prepared.targets):
+    for target, known, _ in columns_of_targets(train.labels, prepared.targets):
         if not known.any():
             raise InputError(
                 f"{prepared.path}: no training row has a label {target.name!r}; prepare rows that "

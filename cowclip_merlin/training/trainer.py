@@ -21,7 +21,6 @@ from cowclip_merlin.loading import (
     total_weight,
     usual_generator,
 )
-from cowclip_merlin.loading.column_arrays import on_host
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX
 from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
@@ -406,9 +405,9 @@ class Trainer:
             found = self.predictor.metrics()
             check_predictions(found.nan_rows, epoch)
             return evaluation.from_device(found, len(self._scored)), found.bins
-        values, weights = self.predictor.predict(), on_host(self._scored.weight)
+        values, weights = self.predictor.predict(), self._scored.weights
         check_predictions(int(np.isnan(values).sum()), epoch)
-        scored = (self.targets, on_host(self._scored.label), values)
+        scored = (self.targets, self._scored.labels, values)
         labels, first, of_first = first_target(*scored, weights)
         number = self.targets[0].regression
         bins = [] if number else reliability(labels, first, sample_weight=of_first)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, read_columns, row_order, train_validation_split
+from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, train_validation_split
+from cowclip_merlin.loading.row_order import ORDERS, validation_mask, validation_rows
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
@@ -43,28 +44,53 @@ def numbered(rows):
 def test_the_parts_are_disjoint_and_complete(rows, fraction):
     n = round(rows * fraction)
     columns = numbered(rows)
-    assume(0 < n < rows and len(set(columns.label[row_order.validation_mask(rows, fraction)])) == 2)
+    assume(0 < n < rows and len(set(columns.label[validation_mask(rows, fraction)])) == 2)
     parts = train_validation_split(columns, fraction)
     assert [len(part) for part in parts] == [rows - n, n]
     for part in parts:
-        number = part.ids[:, 0]
-        assert (np.diff(number) > 0).all()
-        for name in ("ids", "continuous", "label"):
-            np.testing.assert_array_equal(getattr(part, name), getattr(columns, name)[number])
-    both = np.concatenate([part.ids[:, 0] for part in parts])
+        assert (np.diff(part.rows) > 0).all() and part.ids is columns.ids
+        np.testing.assert_array_equal(part.labels, columns.label[part.rows])
+    both = np.concatenate([part.rows for part in parts])
     assert sorted(both) == list(range(rows))
+
+
+@pytest.mark.parametrize("generator", ORDERS)
+def test_a_part_is_read_as_a_copy_of_its_rows(generator):
+    """On the device, beside the other part there, and streamed: in order, and in an epoch's."""
+    columns = numbered(500)
+    train, held = train_validation_split(columns, 0.3)
+    for part in (train, held):
+        copy = ColumnArrays(
+            *(x[part.rows] for x in (columns.ids, columns.continuous, columns.label))
+        )
+        kinds = [DeviceData(copy), DeviceData(part), DeviceData(part, beside=DeviceData(train))]
+        kinds.append(StreamedData(part))
+        for data in kinds:
+            data.generator = generator
+        epochs = [
+            [data.unpack(x) for b in (data.batches(64, seed=1, epoch=2, start=1),
+                                      data.batches_in_file_order(64)) for x in b]
+            for data in kinds
+        ]  # fmt: skip
+        for one, *others in zip(*epochs, strict=True):
+            for other in others:
+                np.testing.assert_array_equal(other.ids.values, one.ids.values)
+                np.testing.assert_array_equal(other.numbers, one.numbers)
+                np.testing.assert_array_equal(other.labels, one.labels)
+        for data in kinds:
+            np.testing.assert_array_equal(data.labels(), copy.label)
 
 
 @given(rows=st.integers(40, 1000), a=st.floats(0.05, 0.9), b=st.floats(0.05, 0.9))
 def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
-    small, large = (row_order.validation_mask(rows, f) for f in sorted((a, b)))
+    small, large = (validation_mask(rows, f) for f in sorted((a, b)))
     assert not (small & ~large).any()
 
 
 @given(rows=st.integers(40, 1000), fraction=st.floats(0.05, 0.9))
 def test_the_last_rows_are_held_out_if_asked_for(rows, fraction):
     kept, held = train_validation_split(numbered(rows), fraction, "last")
-    assert [*kept.ids[:, 0], *held.ids[:, 0]] == list(range(rows))
+    assert [*kept.rows, *held.rows] == list(range(rows))
     assert len(held) == round(rows * fraction)
 
 
@@ -80,8 +106,8 @@ def test_the_way_to_hold_out_rows_needs_a_fraction_and_is_random_in_older_runs()
 
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
-    assert np.flatnonzero(row_order.validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
-    spread = np.flatnonzero(row_order.validation_mask(100_000, 0.1)) / 100_000
+    assert np.flatnonzero(validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
+    spread = np.flatnonzero(validation_mask(100_000, 0.1)) / 100_000
     assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
 
 
@@ -106,13 +132,10 @@ def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypat
     for seed in (1, 2):
         settings = RunSettings(**SMALL, seed=seed, validation_fraction=0.2)
         train(without_test, settings, out=tmp_path / str(seed))
-    for first, second in zip(*seen, strict=True):
-        for name in ("ids", "continuous", "label"):
-            np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    held = row_order.validation_mask(len(seen[0][0]) + len(seen[0][1]), 0.2)
-    whole = read_columns(PreparedData.load(without_test), "train")
-    for part, rows in zip(seen[0], (~held, held), strict=True):
-        np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
+    rows = len(seen[0][0]) + len(seen[0][1])
+    for kept, held in seen:
+        np.testing.assert_array_equal(held.rows, np.flatnonzero(validation_mask(rows, 0.2)))
+        np.testing.assert_array_equal(kept.rows, np.flatnonzero(~validation_mask(rows, 0.2)))
 
 
 def test_test_rows_are_neither_read_nor_named(without_test, tmp_path):
@@ -183,4 +206,4 @@ def test_rows_of_one_label_are_refused():
 @pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
 def test_a_part_without_rows_is_refused(rows, fraction):
     with pytest.raises(InputError, match=f"of {rows} train rows holds out "):
-        row_order.validation_rows(rows, fraction)
+        validation_rows(rows, fraction)
