@@ -2,21 +2,18 @@
 
 import os
 import shutil
-import signal
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from run_weights import assert_same_bits, stopped_at
 from sklearn.metrics import roc_auc_score
 
-from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import row_order
-from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, evaluate_run, evaluation, train
-from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.stopping.early_stopping import (
     EarlyStopping,
     end_message,
@@ -85,24 +82,10 @@ def make_run(rows, tmp_path_factory):
     return get
 
 
-def values(path):
-    """Every tensor of a checkpoint, optimizer state included."""
-    reader = compat.tensorflow().train.load_checkpoint(str(path))
-    names = reader.get_variable_to_shape_map()
-    return {n: reader.get_tensor(n) for n in names if not n.startswith(("_", "save_counter"))}
-
-
-def assert_same_bits(a, b):
-    ours, theirs = values(a), values(b)
-    assert ours.keys() == theirs.keys() and len(ours) > 10
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
-
-
 def assert_same_runs(a, b):
     assert kept_scorings(a) == kept_scorings(b)
     for folder in ("checkpoints", "checkpoints/best"):
-        assert_same_bits(list_checkpoints(a / folder)[0], list_checkpoints(b / folder)[0])
+        assert_same_bits(a, b, folder)
 
 
 def probabilities(run, rows, tmp_path):
@@ -113,7 +96,7 @@ def probabilities(run, rows, tmp_path):
 
 def test_it_stops_and_keeps_the_first_of_the_best_epochs(rows, make_run, tmp_path):
     run, straight = make_run(), make_run(2)
-    assert_same_bits(run / "checkpoints/best/ckpt-2", list_checkpoints(straight / "checkpoints")[0])
+    assert_same_bits(run, straight, "checkpoints/best/ckpt-2", of_b="checkpoints")
     assert kept_scorings(run) == [2]
     assert served_epoch(run) == "epoch 2 of 4 (best on validation rows)"
     ours, theirs = probabilities(run, rows, tmp_path), probabilities(straight, rows, tmp_path)
@@ -181,20 +164,10 @@ def test_a_run_of_fewer_epochs_can_be_lengthened(rows, make_run, tmp_path):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("epoch", [2, 0, 3])
-def test_a_run_stopped_by_a_signal_goes_on_to_the_same_bits(
-    rows, make_run, tmp_path, monkeypatch, epoch
-):
+def test_a_run_stopped_by_a_signal_goes_on_to_the_same_bits(rows, make_run, tmp_path, epoch):
     """In an epoch, and at its end: the checkpoint there may be the best."""
-    finish = Trainer._score
-
-    def stopping(self, number, *rest):
-        if number == epoch:
-            signal.raise_signal(signal.SIGTERM)
-        finish(self, number, *rest)
-
     run = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Trainer, "_score", stopping)
+    with stopped_at("_score", lambda _, number, *rest: number == epoch):
         train(rows, SETTINGS, out=run)
     assert kept_scorings(run)[0] == min(epoch + 1, 2)
     train(rows, SETTINGS, out=run, resume=True)
@@ -277,14 +250,6 @@ def test_what_is_missing_is_named(rows, make_run, tmp_path, capsys):
 def test_other_patience_is_another_run(rows, make_run):
     with pytest.raises(InputError, match="early_stopping 2, not 3"):
         train(rows, replace(SETTINGS, early_stopping=3), out=make_run(), resume=True)
-
-
-def test_it_needs_validation_rows(rows, tmp_path, capsys):
-    command = ["train", str(rows), "--out", str(tmp_path / "run"), "--model", "dcn"]
-    assert main([*command, "--batch-size", "64", "--early-stopping", "1"]) == 2
-    error = capsys.readouterr().err
-    assert "set validation_fraction" in error and error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_plain_run_tells_that_its_auc_fell(rows, tmp_path, capsys):
