@@ -31,33 +31,22 @@ class Ended:
     seconds: float  # after the first worker that ended
 
 
-def run_script(script, *arguments, workers, timeout=3600):
-    """Run a script of this folder in several workers; all must end with 0.
-
-    Args:
-        script: name of the file.
-        *arguments: paths, or plain values, which the script gets as JSON.
-        workers: number of processes.
-        timeout: seconds.
-    """
-    words = [str(x) if isinstance(x, (str, Path)) else json.dumps(x) for x in arguments]
-    ended = run_workers(workers, [str(FOLDER / script), *words], timeout=timeout)
-    assert [each.code for each in ended] == [0] * workers, failures(ended)
-    return ended
-
-
 def run_calls(folder, cases, commands, rows, *, workers):
-    """Let the same workers check the exchanges, train all cases, and run commands.
+    """Let the same workers check the exchanges, train all cases, and run commands; two fit a model.
 
-    Each writes into a folder below `folder`: exchanges, cases, commands.
+    Each writes into a folder below `folder`: exchanges, cases, commands, fitted.
     """
-    calls = [("collectives", []), ("trajectories", [cases]), ("whole_runs", [commands])]
-    given = []
-    for (script, more), name in zip(calls, ("exchanges", "cases", "commands"), strict=True):
+    given = [
+        ["collectives", [str(folder / "exchanges")]],
+        ["trajectories", [str(rows), str(folder / "cases"), cases]],
+        *([["user_script", [str(folder / "fitted")]]] if workers == 2 else []),
+        ["whole_runs", [str(folder / "commands"), commands]],
+    ]
+    for name in ("exchanges", "cases", "fitted", "commands"):
         (folder / name).mkdir()
-        data = [str(rows)] if script == "trajectories" else []
-        given.append([script, [*data, str(folder / name), *more]])
-    run_script("one_after_another.py", given, workers=workers)
+    script = str(FOLDER / "one_after_another.py")
+    ended = run_workers(workers, [script, json.dumps(given)])
+    assert [each.code for each in ended] == [0] * workers, failures(ended)
 
 
 def run_killed(arguments, folder, *, workers):

@@ -14,6 +14,7 @@ REFUSED = {  # arguments that only the last worker has, and what all say of them
     ("--checkpoint-every", "9"): "has --checkpoint-every 9, worker 0 ",
     ("--batch-size", "99999"): "batch size 99999 is larger than ",
 }
+NORMALIZED = ("--dropout", "0.3", "--batch-norm", "--activation", "dice", "--epochs", "1")
 STOPPING = (
     "--validation-fraction", "0.2", "--early-stopping", "2", "--embedding-lr", "0.006",
     "--warmup-epochs", "0",
@@ -48,6 +49,7 @@ def of_two(rows, other_rows, folder):
         "versions": {"arguments": refused, "versions": {"numpy": "0.1"}},
         "data": {"arguments": refused, "data_of_last": str(other_rows)},
         "no data": {"arguments": refused, "data_of_last": str(folder / "none")},
+        "normalized": {"arguments": train(rows, folder / "normalized", *NORMALIZED)},
         "sharded": {"arguments": sharded(rows, folder / "sharded", 2)},
         "reset": {"arguments": sharded(rows, folder / "reset", 2, "--reset-embeddings")},
         "stopping": {"arguments": sharded(rows, folder / "stopping", 30, *STOPPING)},

@@ -7,12 +7,12 @@ import threading
 import time
 
 import dask
-import numpy as np
 import psutil
 import pytest
 from distributed import LocalCluster
 from processes import ONE_THREAD
 from run_commands import sharded
+from run_weights import assert_same_bits, metrics_of
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.training import RunSettings, train
@@ -28,7 +28,7 @@ def one_thread(monkeypatch):
 
 
 def workers_of(parent, rank):
-    """The processes of a worker: those below a process, or, under Dask, of this user."""
+    """The processes of a worker, which are below this process, also under Dask."""
     for process in psutil.Process(parent).children(recursive=True):
         try:
             config = json.loads(process.environ().get("TF_CONFIG", "{}"))
@@ -52,61 +52,33 @@ def kill_after_checkpoint(parent, run_folder, rank):
     victim.kill()
 
 
-def last_checkpoint(folder):
-    import tensorflow as tf
-
-    files = sorted(folder.glob("ckpt-*.index"), key=lambda x: int(x.stem.split("-")[1]))
-    reader = tf.train.load_checkpoint(str(files[-1])[: -len(".index")])
-    names = reader.get_variable_to_shape_map()
-    return {name: reader.get_tensor(name) for name in names if not name.startswith("_")}
-
-
-def assert_same_bits(one, other):
-    """All weights and all optimizer state of both runs, in the parts of every worker."""
-    folders = ["checkpoints", *(f"checkpoints/workers/{x.name}" for x in parts_of(one))]
-    for folder in folders:
-        first, second = last_checkpoint(one / folder), last_checkpoint(other / folder)
-        assert first.keys() == second.keys() and len(first) > 20
-        for name, value in first.items():
-            if name.startswith("save_counter"):
-                continue
-            assert np.asarray(value).tobytes() == np.asarray(second[name]).tobytes(), name
-
-
 def parts_of(run_folder):
     return sorted((run_folder / "checkpoints/workers").glob("*"))
 
 
 def auc_of(run_folder, epoch):
-    lines = (run_folder / "metrics.csv").read_text().splitlines()
-    values = dict(zip(lines[0].split(","), lines[epoch].split(","), strict=True))
-    return float(values["test_auc"])
+    return float(metrics_of(run_folder)[epoch - 1]["test_auc"])
 
 
-def test_a_killed_worker_costs_no_bit(rows, by_two, tmp_path, capfd):
-    out = tmp_path / "run"
-    killer = threading.Thread(target=kill_after_checkpoint, args=(os.getpid(), out, 1))
-    killer.start()
-    code = main(sharded(rows, out, 2, "--workers", "2", "--restarts", "1"))
-    killer.join()
-    told = capfd.readouterr().err
-    assert code == 0, told
-    assert "worker 1 of 2" in told and "killed by signal 9" in told and "restart 1 of 1" in told
-    assert len(parts_of(out)) == 1
-    assert_same_bits(by_two / "sharded", out)
-
-
-def test_a_dask_cluster_trains_the_same_bits(rows, by_two, tmp_path):
+def test_a_worker_killed_under_dask_costs_no_bit(rows, by_two, tmp_path, capfd):
+    """The parts of the tables of every worker are those of a run that nothing killed."""
+    out, whole = tmp_path / "run", by_two / "sharded"
     settings = RunSettings(
         model="deepfm", batch_size=64, mlp=(8,), update="exact", epochs=2, tables="sharded"
     )
     patient = dask.config.set({"distributed.comm.timeouts.connect": "10 minutes"})
     with patient, LocalCluster(n_workers=2, processes=True, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address
-        options = {"device": "cpu", "checkpoint_every": 20, "scheduler": address}
-        records = train(rows, settings, out=tmp_path / "run", **options)
-    assert_same_bits(by_two / "sharded", tmp_path / "run")
-    assert records[-1]["test_auc"] == pytest.approx(auc_of(by_two / "sharded", 2), abs=1e-6)
+        killer = threading.Thread(target=kill_after_checkpoint, args=(os.getpid(), out, 1))
+        killer.start()
+        options = {"device": "cpu", "checkpoint_every": 20, "scheduler": cluster.scheduler_address}
+        records = train(rows, settings, out=out, restarts=1, **options)
+        killer.join()
+    told = capfd.readouterr().err
+    assert "worker 1 of 2" in told and "killed by signal 9" in told and "restart 1 of 1" in told
+    assert len(parts_of(out)) == 1
+    for folder in ("checkpoints", *(f"checkpoints/workers/{x.name}" for x in parts_of(whole))):
+        assert_same_bits(whole, out, folder)
+    assert records[-1]["test_auc"] == pytest.approx(auc_of(whole, 2), abs=1e-6)
 
 
 def test_one_process_scores_parts_of_tables(rows, by_two, capfd):

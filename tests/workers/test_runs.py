@@ -1,6 +1,5 @@
 """Whole runs by two workers: their files, failures, signals, and resumption."""
 
-import csv
 import json
 import re
 import signal
@@ -9,9 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from run_commands import REFUSED, sharded
+from run_weights import assert_same_bits, without_times
+from run_weights import metrics_of as metrics
 from sklearn.metrics import roc_auc_score
 
-from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.loading.row_order import validation_mask
 from cowclip_merlin.training import evaluate_run
@@ -35,28 +35,8 @@ def ended(by_two):
     return dict(zip(names, zip(*results, strict=True), strict=True))
 
 
-def metrics(run, file="metrics.csv"):
-    with (run / file).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def without_times(rows):
-    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
-
-
-def last_checkpoint(run):
-    """All values of the last checkpoint, by name."""
-    train_module = compat.tensorflow().train
-    reader = train_module.load_checkpoint(str(run / "checkpoints"))
-    names = [n for n in reader.get_variable_to_shape_map() if not n.startswith("_")]
-    return {name: np.asarray(reader.get_tensor(name)) for name in names}
-
-
-def assert_same_bits(run, other):
-    ours, theirs = last_checkpoint(run), last_checkpoint(other)
-    assert set(ours) == set(theirs) and any("optimizer" in name for name in ours)
-    for name in set(ours) - {"save_counter/.ATTRIBUTES/VARIABLE_VALUE"}:
-        assert ours[name].tobytes() == theirs[name].tobytes(), name
+def assert_same(run, other):
+    assert_same_bits(run, other)
     assert without_times(metrics(run)) == without_times(metrics(other))
 
 
@@ -77,6 +57,14 @@ def test_new_embeddings_are_those_of_one_process(rows, by_two, ended, tmp_path):
     for a, b in zip(metrics(tmp_path / "one"), metrics(by_two / "reset"), strict=True):
         for name in ("train_loss", "test_log_loss"):
             np.testing.assert_allclose(float(a[name]), float(b[name]), rtol=1e-3)
+
+
+def test_a_normalized_run_scores_what_it_serves(rows, by_two, ended):
+    """Also if one of the workers has no row of the last batch."""
+    assert [code for code, _ in ended["normalized"]] == [0, 0], ended["normalized"]
+    (row,) = metrics(by_two / "normalized")
+    found = evaluate_run(by_two / "normalized", rows, device="cpu").auc
+    assert found == pytest.approx(float(row["test_auc"]), abs=1e-9)
 
 
 def test_records_equal_those_of_one_process(one, by_two):
@@ -117,7 +105,7 @@ def test_streamed_rows_give_the_same_bits(by_two, ended, name):
     assert [code for code, _ in ended[name]] == [0, 0], ended[name]
     log = (by_two / name / "workers" / "1.log").read_text()
     assert "train rows streamed" in log
-    assert_same_bits(by_two / "whole", by_two / name)
+    assert_same(by_two / "whole", by_two / name)
 
 
 def test_a_signal_to_one_stops_all(by_two, ended):
@@ -127,7 +115,7 @@ def test_a_signal_to_one_stops_all(by_two, ended):
     logs = (folder / "stopped" / "train.log", folder / "stopped" / "workers" / "1.log")
     first, second = (re.search(r"resumed from .*", log.read_text())[0] for log in logs)
     assert first == second and re.search(r": epoch 0, step [1-9]", first)
-    assert_same_bits(folder / "whole", folder / "stopped")
+    assert_same(folder / "whole", folder / "stopped")
 
 
 def test_all_stop_early_after_the_same_epoch(rows, by_two, ended, tmp_path):
@@ -174,4 +162,4 @@ def test_a_killed_worker_ends_the_other(by_two):
 
 def test_a_killed_run_resumes_with_the_same_bits(by_two, ended):
     assert [code for code, _ in ended["after a kill"]] == [0, 0], ended["after a kill"]
-    assert_same_bits(by_two / "whole", by_two / "killed")
+    assert_same(by_two / "whole", by_two / "killed")

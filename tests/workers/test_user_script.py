@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import user_script
-from processes import run_script
 
 pytestmark = pytest.mark.system
 
 
-def test_fit_by_two_equals_fit_by_one(tmp_path):
-    run_script("user_script.py", tmp_path, workers=2)
-    first, second = (dict(np.load(tmp_path / f"{rank}.npz")) for rank in (0, 1))
+def test_fit_by_two_equals_fit_by_one(by_two, tmp_path):
+    first, second = (dict(np.load(by_two / f"fitted/{rank}.npz")) for rank in (0, 1))
     user_script.main(tmp_path)  # this process trains alone
     one = dict(np.load(tmp_path / "0.npz"))
     assert one["clipped"] > 0.5

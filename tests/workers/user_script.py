@@ -1,11 +1,8 @@
-"""A worker: a script of one's own, with `compile` and `fit` of Merlin.
-
-    python user_script.py OUT
+"""In a worker: a script of one's own, with `compile` and `fit` of Merlin.
 
 Writes OUT/RANK.npz: the weights, and the losses of the epochs.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +54,3 @@ def main(out):
     weights = {f"weight {i}": v.numpy() for i, v in enumerate(model.trainable_variables)}
     found = {"losses": history["loss"], "clipped": optimizer.clipped_share.numpy()}
     np.savez(Path(out) / f"{workers.rank if workers else 0}.npz", **weights, **found)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
