@@ -13,6 +13,7 @@ from cowclip_merlin.diagnostics.diagnostics_csv import (
     tensorboard_scalars,
 )
 from cowclip_merlin.diagnostics.row_norms import Deciles, RowNorms, read_deciles
+from cowclip_merlin.training.run_logs import Hooks
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading.row_order import PackedBatch
@@ -49,7 +50,7 @@ class Stopwatch:
         return seconds
 
 
-class Recorder:
+class Recorder(Hooks):
     """Probes batches before the model trains on them, and writes the results.
 
     Args:
@@ -71,7 +72,8 @@ class Recorder:
         wait: Callable[[], object],
         folder: Path,
     ) -> None:
-        self._probe, self._deciles, self.every = probe, deciles, every
+        super().__init__(every)
+        self._probe, self._deciles = probe, deciles
         self._rates, self._wait, self._folder = rates, wait, folder
         self._watch, self._rows_before = Stopwatch(), -1
 
@@ -119,7 +121,7 @@ class Recorder:
 
 
 def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Recorder:
-    """Make the recorder of a training run, a `training.step_recorder.StepRecorder`.
+    """Make the recorder of a training run, which the training loop calls.
 
     Args:
         trainer: the run's trainer, ready for its first step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +23,7 @@ from cowclip_merlin.loading import (
     validation_rows,
 )
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.targets import (
-    Target,
-    columns_of_targets,
-    kinds_of,
-    only_clicks,
-    refuse_several,
-)
+from cowclip_merlin.targets import columns_of_targets, kinds_of, only_clicks, refuse_several
 from cowclip_merlin.training.build import (
     build_model,
     build_optimizer,
@@ -47,7 +41,7 @@ from cowclip_merlin.training.run_folder import (
     run_folder,
     run_log,
 )
-from cowclip_merlin.training.run_logs import AfterEpoch, NoRecorder, RecorderFactory, ignore_epoch
+from cowclip_merlin.training.run_logs import Hooks
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.starting.going_on import comparison
 from cowclip_merlin.training.starting.warm_start import WarmStart
@@ -64,7 +58,6 @@ from cowclip_merlin.workers.environment import cluster_of
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
-    from cowclip_merlin.workflows.prepared.pretrained import PretrainedRows
 
 
 def run_training(
@@ -73,8 +66,8 @@ def run_training(
     *,
     out: str | Path,
     options: RunOptions,
-    recorder: RecorderFactory | None,
-    after_epoch: AfterEpoch = ignore_epoch,
+    recorder: Callable[[Trainer, PreparedData], Hooks] | None,
+    after_epoch: Callable[[Metrics], None] | None = None,
 ) -> list[Metrics]:
     """Train as `cowclip_merlin.training.train` does, with an optional recorder of the steps.
 
@@ -83,24 +76,56 @@ def run_training(
         settings: the run's settings.
         out: the run folder.
         options: how to run it; the recorder has its `diagnostics_every`.
-        recorder: makes the recorder that sees each batch before its step; None: no recorder.
+        recorder: makes what sees each batch before its step; None: nothing does.
         after_epoch: gets the record of each scoring, after its checkpoint; it may raise an
             exception to end the training.
     """
-    from cowclip_merlin.workflows import PreparedData
-
-    out, used = Path(out), None
+    device = None
     if cluster_of(os.environ):  # errors of one worker must reach the others
-        used = set_up_tensorflow(settings.seed, options.device)
+        device = set_up_tensorflow(settings.seed, options.device)
         workers.join()
     group = workers.current()
     with naming_lost_workers(group), raising_together(group):
-        prepared = PreparedData.load(data)
+        run = Run(data, settings, Path(out), options, device)
+    with naming_lost_workers(group):
+        check_alike(group, facts_of(run.config, options))
+        with run_folder(run.out, run.config, resume=options.resume), run_log(run.out) as log:
+            done = run.train(log, recorder, after_epoch)
+        wait_for_all(group)
+        return done
+
+
+class Run:
+    """A training in a run folder: its inputs, which are checked here, and the training itself.
+
+    Args:
+        data: the prepared folder.
+        settings: the run's settings.
+        out: the run folder.
+        options: how to run it.
+        device: "gpu" or "cpu", if TensorFlow is set up; None: it is not.
+
+    Raises:
+        InputError: if an input is wrong.
+    """
+
+    def __init__(
+        self,
+        data: str | Path,
+        settings: RunSettings,
+        out: Path,
+        options: RunOptions,
+        device: str | None = None,
+    ) -> None:
+        from cowclip_merlin.workflows import PreparedData
+
+        self.settings, self.out, self.options = settings, out, options
+        self.data = prepared = PreparedData.load(data)
         values = settings.hyperparameters(prepared.kind)
         check_sizes(prepared, settings)
         check_run_folder(out)
-        memory = megabytes_to_bytes(options.data_memory)
-        config = RunConfig(
+        self._memory = megabytes_to_bytes(options.data_memory)
+        self.config = RunConfig(
             settings=settings,
             values=values,
             fingerprint=prepared.fingerprint,
@@ -108,67 +133,149 @@ def run_training(
             data=origin(prepared.path),
             targets=kinds_of(prepared.targets),
         )
-        check_resume(out, config, options.resume)
-        start = None
+        check_resume(out, self.config, options.resume)
+        self._start = None
         if options.warm_start is not None and not options.resume:
-            start = WarmStart(options.warm_start, prepared, settings)
+            self._start = WarmStart(options.warm_start, prepared, settings)
         settings.combiners(prepared.log_format.multi)  # refuses those of other columns
         settings.multi_task_of(prepared.targets)  # refuses what they cannot have
-        used = used or set_up_tensorflow(settings.seed, options.device)
-        check_table_memory(settings, prepared, used)
-        columns = _open_splits(prepared, settings, memory)
-        split = settings.scored_split
+        self._device = device or set_up_tensorflow(settings.seed, options.device)
+        check_table_memory(settings, prepared, self._device)
+        self._open_rows()
+        # A checkpoint has the rows of a run to resume.
+        given = replace(settings, pretrained_embeddings=None) if options.resume else settings
+        self._pretrained = read_pretrained_rows(given, prepared)
+
+    def _open_rows(self) -> None:
+        """Open the rows to train on and the rows to score, and check their labels."""
+        settings, data, split = self.settings, self.data, self.settings.scored_split
+        if settings.validation_fraction:
+            how = (settings.validation_fraction, settings.validation_split)
+            train, self._scored = open_train_and_validation(data, *how, memory=self._memory)
+        else:
+            train, self._scored = open_train_and(data, split, memory=self._memory)
         remedy = "prepare with a larger `test_fraction`, or another `split`"
         if settings.validation_split == "given":
             remedy = "prepare with other rows of `validation`"
         elif split == "validation":
             remedy = "use a larger `validation_fraction`, or another `validation_split`"
-        rows = (columns[split].labels, columns[split].weights)
-        check_targets_scored(prepared.path, split, prepared.targets, *rows, remedy=remedy)
-        check_targets_trained(prepared, columns["train"])
-        columns["train"] = _weighted_by_class(columns["train"], settings, prepared.targets)
-        # A checkpoint has the rows of a run to resume.
-        given = replace(settings, pretrained_embeddings=None) if options.resume else settings
-        pretrained = read_pretrained_rows(given, prepared)
-    with naming_lost_workers(group):
-        check_alike(group, facts_of(config, options))
-        with run_folder(out, config, resume=options.resume):
-            done = _train(
-                config,
-                prepared,
-                columns,
-                pretrained,
-                out,
-                options,
-                used,
-                recorder,
-                after_epoch,
-                start,
-            )
-        wait_for_all(group)
-        return done
+        rows = (self._scored.labels, self._scored.weights)
+        check_targets_scored(data.path, split, data.targets, *rows, remedy=remedy)
+        check_targets_trained(data, train)
+        if settings.class_weight is not None:
+            remedy = "leave it out, or give rows a `weight`"
+            refuse_several("`class_weight`", data.targets, remedy)
+            weights = class_weights_of(settings.class_weight, train)
+            train = replace(train, class_weights=weights)
+        self._train, self._steps = train, steps_per_epoch(len(train), settings.batch_size)
 
+    def train(
+        self,
+        log: logging.Logger,
+        recorder: Callable[[Trainer, PreparedData], Hooks] | None,
+        after_epoch: Callable[[Metrics], None] | None,
+    ) -> list[Metrics]:
+        """Train in the run folder, which is locked; see `run_training`."""
+        config, options = self.config, self.options
+        trainer = self._trainer(log)
+        trainer.after_epoch = after_epoch
+        first = trainer.workers is None or trainer.workers.is_first
+        if recorder and trainer.workers and self.settings.tables == "sharded":
+            log.info("no diagnostics: a probe of sharded tables would need all workers")
+            recorder = None
+        made = recorder(trainer, self.data) if recorder else Hooks()
+        check_alike(trainer.workers, {"`diagnostics_every`": made.every})
+        trainer.hooks = made if first else Hooks(made.every)
+        if options.resume:
+            trainer.resume()
+            known = RunConfig.load(self.out)
+            config = replace(config, start=known.start, before=known.before)
+        else:
+            if self._start is not None:
+                log.info("%s", self._start.apply(trainer.model, trainer.optimizer))
+                before = trainer.score_now()
+                config = replace(config, start=str(options.warm_start), before=before)
+            trainer.start()
+        if first:
+            kept = replace(config, row_order=trainer.data.generator)
+            write_json(self.out / CONFIG, kept.as_dict())
+        rows = trainer.run()
+        if config.start is not None:
+            log.info("%s", comparison(config, rows))
+        return rows
 
-def _open_splits(
-    prepared: PreparedData, settings: RunSettings, memory: int | None
-) -> dict[str, ColumnArrays]:
-    """Open the rows to train on and the rows to score, by the name of their split."""
-    if settings.validation_fraction:
-        how = (settings.validation_fraction, settings.validation_split)
-        train, scored = open_train_and_validation(prepared, *how, memory=memory)
-    else:
-        train, scored = open_train_and(prepared, settings.scored_split, memory=memory)
-    return {"train": train, settings.scored_split: scored}
+    def _trainer(self, log: logging.Logger) -> Trainer:
+        """Build the model, its optimizer and their trainer."""
+        settings, values, data = self.settings, self.config.values, self.data
+        falling = FallingRates(settings, self._steps)
+        optimizer = build_optimizer(settings, values, data, steps=self._steps, falling=falling)
+        self._log_settings(log, optimizer.backend)
+        model = build_model(settings, values, data)
+        if weights := self._train.class_weights:  # the first scores in the loss stay
+            model.blocks[0].logit.bias.assign_sub([added_log_odds(weights)])
+        set_pretrained_rows(model, self._pretrained)
+        for rows in self._pretrained:
+            log.info("%s", rows)
+        return Trainer(
+            model,
+            optimizer,
+            self._train,
+            self._scored,
+            settings,
+            self.out,
+            log,
+            falling,
+            checkpoint_every=self.options.checkpoint_every,
+            row_order=RunConfig.load(self.out).row_order if self.options.resume else None,
+            data_memory=self._memory,
+        )
 
-
-def _weighted_by_class(
-    train: ColumnArrays, settings: RunSettings, targets: Sequence[Target]
-) -> ColumnArrays:
-    """Return the training rows with the weights of the labels in the loss, if there are any."""
-    if settings.class_weight is None:
-        return train
-    refuse_several("`class_weight`", targets, "leave it out, or give rows a `weight`")
-    return replace(train, class_weights=class_weights_of(settings.class_weight, train))
+    def _log_settings(self, log: logging.Logger, backend: str) -> None:
+        settings, values, rows = self.settings, self.config.values, len(self._train)
+        log.info(
+            "%s on %s: %s train rows, %s %s rows, %s ids; on the %s",
+            settings.model,
+            self.data.path,
+            f"{rows:,}",
+            f"{len(self._scored):,}",
+            settings.scored_split,
+            f"{sum(self.data.tables.values()):,}",
+            self._device,
+        )
+        if weights := self._train.class_weights:
+            log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
+            if not all(weights):
+                log.warning("scores are no click rates: one label has the weight 0 in the loss")
+        if not only_clicks(self.data.targets):
+            log.info("%s", _target_words(self.data, settings, self._train))
+        last = rows - (self._steps - 1) * settings.batch_size
+        log.info(
+            "batch %d = %g x %d: %d steps per epoch, %d rows in the last",
+            settings.batch_size,
+            settings.batch_size / settings.base_batch_size,
+            settings.base_batch_size,
+            self._steps,
+            last,
+        )
+        if few := _few_steps(rows, self._steps):
+            log.warning("%s", few)
+        log.info(
+            "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
+            "(warm-up %g epochs)%s, l2 %.6g, r %g, zeta %g, init std %g",
+            settings.rule,
+            settings.effective_clip,
+            values.optimizer_words,
+            settings.update,
+            backend,
+            values.embedding_lr,
+            values.dense_lr,
+            values.warmup_epochs,
+            _schedule_words(settings),
+            values.l2,
+            values.r,
+            values.zeta,
+            values.init_std,
+        )
 
 
 def set_up_tensorflow(seed: int, device: str) -> str:
@@ -179,125 +286,6 @@ def set_up_tensorflow(seed: int, device: str) -> str:
     if used == "cpu":
         tf.config.experimental.enable_op_determinism()
     return used
-
-
-def _train(
-    config: RunConfig,
-    prepared: PreparedData,
-    columns: dict[str, ColumnArrays],
-    pretrained: Sequence[PretrainedRows],
-    out: Path,
-    options: RunOptions,
-    device: str,
-    recorder: RecorderFactory | None,
-    after_epoch: AfterEpoch,
-    start: WarmStart | None,
-) -> list[Metrics]:
-    settings, values = config.settings, config.values
-    with run_log(out) as log:
-        steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
-        falling = FallingRates(settings, steps)
-        optimizer = build_optimizer(settings, values, prepared, steps=steps, falling=falling)
-        _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
-        model = build_model(settings, values, prepared)
-        if weights := columns["train"].class_weights:  # the first scores in the loss stay
-            model.blocks[0].logit.bias.assign_sub([added_log_odds(weights)])
-        set_pretrained_rows(model, pretrained)
-        for rows in pretrained:
-            log.info("%s", rows)
-        trainer = Trainer(
-            model,
-            optimizer,
-            columns["train"],
-            columns[settings.scored_split],
-            settings,
-            out,
-            log,
-            falling,
-            checkpoint_every=options.checkpoint_every,
-            row_order=RunConfig.load(out).row_order if options.resume else None,
-            data_memory=megabytes_to_bytes(options.data_memory),
-        )
-        first = trainer.workers is None or trainer.workers.is_first
-        if recorder and trainer.workers and settings.tables == "sharded":
-            log.info("no diagnostics: a probe of sharded tables would need all workers")
-            recorder = None
-        made = recorder(trainer, prepared) if recorder else NoRecorder()
-        check_alike(trainer.workers, {"`diagnostics_every`": made.every})
-        trainer.recorder = made if first else NoRecorder(made.every)
-        if options.resume:
-            trainer.resume()
-            known = RunConfig.load(out)
-            config = replace(config, start=known.start, before=known.before)
-        else:
-            if start is not None:
-                log.info("%s", start.apply(trainer.model, trainer.optimizer))
-                before = trainer.score_now()
-                config = replace(config, start=str(options.warm_start), before=before)
-            trainer.start()
-        if first:
-            kept = replace(config, row_order=trainer.data.generator)
-            write_json(out / CONFIG, kept.as_dict())
-        trainer.after_epoch = after_epoch
-        rows = trainer.run()
-        if config.start is not None:
-            log.info("%s", comparison(config, rows))
-        return rows
-
-
-def _log_settings(
-    log: logging.Logger,
-    config: RunConfig,
-    prepared: PreparedData,
-    columns: dict[str, ColumnArrays],
-    steps: int,
-    device: str,
-    backend: str,
-) -> None:
-    settings, values = config.settings, config.values
-    rows = {split: len(part) for split, part in columns.items()}
-    log.info(
-        "%s on %s: %s, %s ids; on the %s",
-        settings.model,
-        prepared.path,
-        ", ".join(f"{n:,} {split} rows" for split, n in rows.items()),
-        f"{sum(prepared.tables.values()):,}",
-        device,
-    )
-    if weights := columns["train"].class_weights:
-        log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
-        if not all(weights):
-            log.warning("scores are no click rates: one label has the weight 0 in the loss")
-    if not only_clicks(prepared.targets):
-        log.info("%s", _target_words(prepared, settings, columns["train"]))
-    last = rows["train"] - (steps - 1) * settings.batch_size
-    log.info(
-        "batch %d = %g x %d: %d steps per epoch, %d rows in the last",
-        settings.batch_size,
-        settings.batch_size / settings.base_batch_size,
-        settings.base_batch_size,
-        steps,
-        last,
-    )
-    if few := _few_steps(rows["train"], steps):
-        log.warning("%s", few)
-    log.info(
-        "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
-        "(warm-up %g epochs)%s, l2 %.6g, r %g, zeta %g, init std %g",
-        settings.rule,
-        settings.effective_clip,
-        values.optimizer_words,
-        settings.update,
-        backend,
-        values.embedding_lr,
-        values.dense_lr,
-        values.warmup_epochs,
-        _schedule_words(settings),
-        values.l2,
-        values.r,
-        values.zeta,
-        values.init_std,
-    )
 
 
 FEWEST_STEPS = 100

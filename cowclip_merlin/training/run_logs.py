@@ -1,8 +1,4 @@
-"""Write the logs of a run: train.log, CSV rows, TensorBoard events; the names of what they hold.
-
-The training loop calls recorders before its steps. `cowclip_merlin.diagnostics` implements a
-recorder. Training imports only this protocol, so that diagnostics can import training.
-"""
+"""Write the logs of a run: train.log, CSV rows, TensorBoard events; the names of what they hold."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ import csv
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
@@ -24,8 +20,6 @@ from cowclip_merlin.targets import Target, kind_of
 if TYPE_CHECKING:
     from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.training.evaluation import Evaluation, RegressionEvaluation
-    from cowclip_merlin.training.trainer import Trainer
-    from cowclip_merlin.workflows import PreparedData
 
 
 _BINARY = ("auc", "auc_error", "log_loss", "normalized_entropy", "calibration")
@@ -114,21 +108,24 @@ def label_names(targets: Sequence[Target]) -> list[str]:
     return ["label"] if len(targets) == 1 else [f"label_{name}" for name, _ in targets]
 
 
-class StepRecorder(Protocol):
-    """Records batches before the model trains on them, and changes no weight.
+class Hooks:
+    """What the training loop calls at its steps; here, each call does nothing.
 
-    Attributes:
-        every: steps between two records, which no execution crosses; 0: records nothing. The loop
-            calls `before_step` before every execution.
+    A subclass, such as the recorder of `cowclip_merlin.diagnostics`, changes no weight.
+
+    Args:
+        every: steps between two calls that need the state between two steps, which no execution
+            crosses; 0: none does.
     """
 
-    every: int
+    def __init__(self, every: int = 0) -> None:
+        self.every = every
 
     def open(self, step: int, board: TensorBoard) -> None:
-        """Start recording at this step. The loop calls this once, before the first step."""
+        """Start at this step. The loop calls this once, before the first step."""
 
     def before_step(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
-        """Record the batch of the next step, if it is due.
+        """See the batch of the next step, before every execution.
 
         Args:
             batch: the argument of the next call of the train function.
@@ -139,37 +136,6 @@ class StepRecorder(Protocol):
 
     def pause(self) -> None:
         """Pause until the next step, while the loop evaluates or writes a checkpoint."""
-
-
-class NoRecorder:
-    """A `StepRecorder` that records nothing.
-
-    Args:
-        every: steps between two stops of the loop, as for the recorder of another worker.
-    """
-
-    def __init__(self, every: int = 0) -> None:
-        self.every = every
-
-    def open(self, step: int, board: TensorBoard) -> None:
-        """Do nothing."""
-
-    def before_step(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
-        """Do nothing."""
-
-    def pause(self) -> None:
-        """Do nothing."""
-
-
-RecorderFactory = Callable[["Trainer", "PreparedData"], StepRecorder]
-"""Makes the recorder of a run, from its trainer and its data."""
-
-AfterEpoch = Callable[["Metrics"], None]
-"""Gets the record of an epoch; an exception that it raises ends the training."""
-
-
-def ignore_epoch(row: Metrics) -> None:
-    """Do nothing after an epoch."""
 
 
 METRICS = (

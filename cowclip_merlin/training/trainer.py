@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,14 +27,7 @@ from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.evaluation import evaluate_targets, first_target
-from cowclip_merlin.training.run_logs import (
-    AfterEpoch,
-    NoRecorder,
-    StepRecorder,
-    ignore_epoch,
-    metric_words,
-    metrics_of,
-)
+from cowclip_merlin.training.run_logs import Hooks, metric_words, metrics_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
 from cowclip_merlin.training.starting.warm_start import reset_embeddings
@@ -93,7 +86,7 @@ class Trainer:
         data_memory: bytes of device memory for rows; None: all that is free, no limit on the CPU.
 
     Attributes:
-        recorder: records batches before the model trains on them; set it before `run`.
+        hooks: what it calls at its steps; set them before `run`.
         after_epoch: gets the record of each scoring, after its checkpoint; set it before `run`.
         steps_per_execution: maximum number of steps in one call of the train function.
     """
@@ -154,8 +147,8 @@ class Trainer:
         )
         self._stop = GracefulStop()
         self.rows: list[Metrics] = []
-        self.recorder: StepRecorder = NoRecorder()
-        self.after_epoch: AfterEpoch = ignore_epoch
+        self.hooks = Hooks()
+        self.after_epoch: Callable[[Metrics], None] | None = None
 
     def _generator(self) -> str:
         """Return the generator that all workers use."""
@@ -238,7 +231,7 @@ class Trainer:
         board = run_logs.TensorBoard(self.folder / "events") if self._writes else run_logs.NoBoard()
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
-            self.recorder.open(first * self.steps + step, board)
+            self.hooks.open(first * self.steps + step, board)
             with self._stop.catch_signals():
                 for epoch in range(first, self.settings.epochs):
                     if self._early.stops(self.rows):
@@ -292,7 +285,7 @@ class Trainer:
     def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[PackedBatch]]:
         """Return the number of steps of each call from step `first` on, and the calls' batches."""
         settings, done = self.settings, epoch * self.steps
-        stops = [(self._checkpoint_every, 0), (self._score_every, 0), (self.recorder.every, done)]
+        stops = [(self._checkpoint_every, 0), (self._score_every, 0), (self.hooks.every, done)]
         stops = [stop for stop in stops if stop[0]]
         lengths = list(execution_lengths(first, self.steps, self.steps_per_execution, stops))
         size, how = settings.batch_size, {"seed": settings.seed, "epoch": epoch}
@@ -303,10 +296,10 @@ class Trainer:
         )
 
     def _observe(self, batch: PackedBatch, epoch: int, done: int) -> None:
-        """Pass the recorder the batch that follows `done` steps of this epoch."""
+        """Show the hooks the batch that follows `done` steps of this epoch."""
         step, rows = epoch * self.steps + done, epoch * self.data.rows
         rows += done * self.settings.batch_size
-        self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
+        self.hooks.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
     def _train_batch(self, batch: PackedBatch) -> None:
         with raising_diverged():
@@ -325,7 +318,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         with raising_diverged():
             self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
-        self.recorder.pause()
+        self.hooks.pause()
         self.checkpoints.step.assign(step)
         average_statistics(self.workers, self.model)
         check_same_state(self.workers, step, self.model)
@@ -349,7 +342,7 @@ class Trainer:
             self.optimizer.flush()  # do the work that update="exact" has postponed
         self.wait()
         lap.pause()
-        self.recorder.pause()
+        self.hooks.pause()
         at_end = step == self.steps
         average_statistics(self.workers, self.model)
         loss_sum = gather_loss(self.workers, self.checkpoints.loss_sum)
@@ -378,7 +371,8 @@ class Trainer:
         self._save(0 if at_end else step)
         self._early.keep(self.rows)
         self._stop_after(signal_number)
-        self.after_epoch(row)
+        if self.after_epoch is not None:
+            self.after_epoch(row)
 
     def _log_scoring(self, row: Metrics) -> None:
         loss = f"train loss {row['train_loss']:.5f}, " if "train_loss" in row else ""
