@@ -76,7 +76,7 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
         clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
         optimizer.flush()  # the time includes the work that "exact" postpones
-    return clock.rate(), Predictor(model, DeviceData(log.test)).predict()
+    return clock.rate(), Predictor(model, DeviceData(log.test)).predict()[:, 0]
 
 
 def _lengths(rows: int, job: Job, epoch: int) -> list[int]:

@@ -170,7 +170,7 @@ def _auc(model: CTRModel, held_out: PlantedRows) -> tuple[float, float]:
     """Return the AUC of the model and of the planted probabilities, on the same rows."""
     from cowclip_merlin.training.scoring.predicting import Predictor
 
-    scores = Predictor(model, DeviceData(held_out.columns)).predict()
+    scores = Predictor(model, DeviceData(held_out.columns)).predict()[:, 0]
     labels, truth = _on_host(held_out.columns.label), _on_host(held_out.probabilities)
     return auc_and_error(labels, scores)[0], auc_and_error(labels, truth)[0]
 

@@ -50,7 +50,7 @@ def class_weights_of(text: str, columns: ColumnArrays) -> ClassWeights:
 
 def label_weights(columns: ColumnArrays) -> tuple[float, float]:
     """Return the sums of the weights of all rows of label 0, and of label 1."""
-    label, weight = columns.labels, columns.weights
+    label, weight = columns.labels[:, 0], columns.weights
     if weight is None:
         positive = float(label.sum(dtype="float64"))
         return len(columns) - positive, positive

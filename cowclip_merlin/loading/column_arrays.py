@@ -168,8 +168,8 @@ class ColumnArrays:
 
     @property
     def labels(self) -> npt.NDArray[np.float32]:
-        """The labels of these rows on the host."""
-        return on_host(self.label)[self._which]
+        """The labels of these rows on the host, [n, T]."""
+        return on_host(self.label).reshape(len(self.label), self.targets)[self._which]
 
     @property
     def weights(self) -> npt.NDArray[np.float32] | None:

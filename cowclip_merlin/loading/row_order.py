@@ -257,9 +257,9 @@ def train_validation_split(
                 "0; use another fraction"
             )
     labels = validation.labels
-    if labels.ndim == 1 and len(np.unique(labels)) < 2:
+    if validation.label.ndim == 1 and len(np.unique(labels)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(labels)} rows have the label "
-            f"{labels[0]:g}, but AUC needs both labels; use a larger fraction"
+            f"{labels[0, 0]:g}, but AUC needs both labels; use a larger fraction"
         )
     return kept, validation

@@ -77,7 +77,8 @@ class StreamedData(Data):
 
     def labels(self) -> Tensor:
         """Copy the labels of all rows to the device."""
-        return to_device(self._columns.labels)
+        labels = self._columns.labels
+        return to_device(labels[:, 0] if self._columns.label.ndim == 1 else labels)
 
     def weights(self) -> Tensor | None:
         """Copy the weights of all rows to the device; None without weights."""

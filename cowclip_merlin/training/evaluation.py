@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ def check_targets_scored(
         path: of the prepared folder.
         split: name of the rows.
         targets: the targets.
-        labels: [n] of one target, [n, T] of several.
+        labels: [n, T].
         weights: of the rows, [n]; None: all are equal.
         remedy: what the user can do.
 
@@ -141,7 +141,7 @@ def check_targets_scored(
     """
     labels = weighted_labels(labels, weights)
     if only_clicks(targets):
-        check_both_labels(path, split, labels, remedy=remedy)
+        check_both_labels(path, split, labels[:, 0], remedy=remedy)
         return
     for target, _, own in columns_of_targets(labels, targets):
         if not len(own):
@@ -253,15 +253,21 @@ def write_predictions(
     """Write a file with columns row, label, probability, in one atomic step.
 
     With several targets, each has such columns with its name. A missing label is null.
+
+    Args:
+        path: the file.
+        labels: [n, T].
+        values: predictions, [n, T].
+        targets: the targets.
     """
     import pyarrow as pa
 
     several = not only_clicks(targets)
     columns = {"row": np.arange(len(labels))}
     for index, name in enumerate(label_names(targets)):
-        own = labels[:, index] if several else labels.astype(np.int8)
+        own = labels[:, index] if several else labels[:, index].astype(np.int8)
         columns[name] = pa.array(own, from_pandas=several)
-        columns[value_names(targets)[index]] = values[:, index] if several else values
+        columns[value_names(targets)[index]] = values[:, index]
     with table_file(path) as write:
         write(pa.table(columns))
 
@@ -278,7 +284,7 @@ def rows_of_targets(
     """Yield each target, its column, and the rows that have its label.
 
     Args:
-        targets: several targets.
+        targets: the targets.
         labels: [n, T]; a missing one is NaN.
         values: probabilities, or numbers of a regression, [n, T].
         weights: of the rows, [n]; None: all are equal.
@@ -286,16 +292,6 @@ def rows_of_targets(
     for column, (target, known, own) in enumerate(columns_of_targets(labels, targets)):
         weight = None if weights is None else weights[known]
         yield target, column, (own, values[known, column], weight, known)
-
-
-def first_target(
-    targets: Sequence[Target], labels: Array, values: Array, weights: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """Return labels, probabilities and weights of the rows of the first target."""
-    if only_clicks(targets):
-        return labels, values, weights
-    _, _, rows = next(rows_of_targets(targets, labels, values, weights))
-    return rows[:3]
 
 
 def evaluate_targets(
@@ -306,20 +302,22 @@ def evaluate_targets(
     *,
     weights: Array | None = None,
 ) -> Evaluation | RegressionEvaluation:
-    """Compute the metrics of all targets; one of 0 and 1 is `evaluate`.
+    """Compute the metrics of all targets.
 
     Args:
         targets: the targets.
-        labels: [n], or [n, T] of several targets, where a missing one is NaN.
-        values: probabilities, or numbers of a regression, shaped like the labels.
+        labels: [n, T]; a missing one is NaN.
+        values: probabilities, or numbers of a regression, [n, T].
         others: those of another run, to compare the AUCs with.
         weights: of the rows, [n]; None: all are equal.
 
     Returns:
-        The metrics of the first target, which else has those of each in `targets`.
+        The metrics of the first target, with those of each in `targets`, unless the only label is
+        of 0 and 1.
     """
     if only_clicks(targets):
-        return evaluate(labels, values, others, weights=weights)
+        of_other = None if others is None else others[:, 0]
+        return evaluate(labels[:, 0], values[:, 0], of_other, weights=weights)
     found: dict[str, Evaluation | RegressionEvaluation] = {}
     for target, column, rows in rows_of_targets(targets, labels, values, weights):
         other = None if others is None else others[rows[3], column]
@@ -362,16 +360,15 @@ def auc_by_targets(
         values: likewise.
         weights: likewise.
     """
-    if only_clicks(targets):
-        return replace(result, by=auc_by_column(column, ids, labels, values, weights))
     found: dict[str, AucByColumn] = {}
     for target, _, (own, predicted, weight, known) in rows_of_targets(
         targets, labels, values, weights
     ):
         if not target.regression and len(own):
             found[target.name] = auc_by_column(column, ids[known], own, predicted, weight)
-    every = {
-        name: replace(each, by=found[name]) if name in found else each
-        for name, each in result.targets.items()
-    }
-    return replace(every[targets[0].name], targets=every)
+
+    def with_auc(name: str, each: Evaluation | RegressionEvaluation) -> Any:
+        return replace(each, by=found[name]) if name in found else each
+
+    every = {name: with_auc(name, each) for name, each in result.targets.items()}
+    return replace(with_auc(targets[0].name, result), targets=every)

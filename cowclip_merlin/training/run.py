@@ -374,8 +374,6 @@ def check_targets_trained(prepared: PreparedData, train: ColumnArrays) -> None:
     Raises:
         InputError: if a target has none.
     """
-    if only_clicks(prepared.targets):
-        return
     for target, known, _ in columns_of_targets(train.labels, prepared.targets):
         if not known.any():
             raise InputError(

@@ -93,7 +93,7 @@ def evaluate_run(
         others = all(prepared.rows.values())  # a folder of --like has test rows only
         remedy = ("choose the other split, or " if others else "") + "omit `against`"
         evaluation.check_targets_scored(
-            prepared.path, split, prepared.targets, columns.label, columns.weight, remedy=remedy
+            prepared.path, split, prepared.targets, columns.labels, columns.weights, remedy=remedy
         )
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=predicting.PREDICTION_BATCH_SIZE)
@@ -105,13 +105,13 @@ def evaluate_run(
         return evaluation.from_device(predictors[0].metrics(), len(columns))
     scores = [predictor.predict() for predictor in predictors]
     if predictions is not None:
-        evaluation.write_predictions(Path(predictions), columns.label, scores[0], prepared.targets)
-    result = evaluate_targets(prepared.targets, columns.label, *scores, weights=columns.weight)
+        evaluation.write_predictions(Path(predictions), columns.labels, scores[0], prepared.targets)
+    result = evaluate_targets(prepared.targets, columns.labels, *scores, weights=columns.weights)
     if by is None:
         return result
     ids, _ = columns.column(prepared.categorical.index(by))
-    rows = (columns.label, scores[0], columns.weight)
-    return auc_by_targets(result, prepared.targets, by, ids, *rows)
+    scored = (columns.labels, scores[0], columns.weights)
+    return auc_by_targets(result, prepared.targets, by, ids, *scored)
 
 
 def _check_aucs(prepared: PreparedData, given: Mapping[str, object]) -> None:

@@ -26,7 +26,7 @@ from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.evaluation import evaluate_targets, first_target
+from cowclip_merlin.training.evaluation import evaluate_targets, rows_of_targets
 from cowclip_merlin.training.run_logs import Hooks, metric_words, metrics_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
@@ -401,11 +401,11 @@ class Trainer:
             return evaluation.from_device(found, len(self._scored)), found.bins
         values, weights = self.predictor.predict(), self._scored.weights
         check_predictions(int(np.isnan(values).sum()), epoch)
-        scored = (self.targets, self._scored.labels, values)
-        labels, first, of_first = first_target(*scored, weights)
-        number = self.targets[0].regression
-        bins = [] if number else reliability(labels, first, sample_weight=of_first)
-        return evaluate_targets(*scored, weights=weights), bins
+        labels, bins = self._scored.labels, []
+        (first, _, rows), *_ = rows_of_targets(self.targets, labels, values, weights)
+        if not first.regression:
+            bins = reliability(rows[0], rows[1], sample_weight=rows[2])
+        return evaluate_targets(self.targets, labels, values, weights=weights), bins
 
     def _metrics_row(
         self,

@@ -123,7 +123,7 @@ class TestLoading:
 
 def test_rows_to_score_need_a_weight_above_0():
     """Otherwise there is no label that could be the same for all."""
-    given = (Path("data"), "test", [Target("click", False)], np.ones(3), np.zeros(3))
+    given = (Path("data"), "test", [Target("click", False)], np.ones((3, 1)), np.zeros(3))
     with pytest.raises(InputError, match="data: no test row has a weight above 0; look"):
         check_targets_scored(*given, remedy="look")
 

@@ -125,26 +125,24 @@ class Predictor:
         Raises:
             InputError: if all weights are 0.
         """
-        return self._metrics(self._data.labels(), self._logits(), self._data.weights())
+        return self._metrics(self._data.labels(), self._logits()[:, 0], self._data.weights())
 
     @cached_property
     def _metrics(self) -> Function:
         return metrics_on_device()
 
     def predict(self) -> npt.NDArray[np.float64]:
-        """Return the prediction for every row, in file order: [n], of several targets [n, T]."""
-        group = workers.current()
-        shape = () if only_clicks(self._targets) else (len(self._targets),)
+        """Return the prediction for every row, in file order, [n, T]."""
         own = self._logits().numpy().astype(np.float64)
-        every = [part.reshape(-1, *shape) for part in arrays_of_all(group, own)]
+        parts = arrays_of_all(workers.current(), own)
+        every = [part.reshape(-1, len(self._targets)) for part in parts]
         return values_of(_in_file_order(every, self._data.rows), self._targets)
 
     def _logits(self) -> Tensor:
-        """Return the logits of this worker's batches on the device, float32 [m] or [m, T]."""
+        """Return the logits of this worker's batches on the device, float32 [m, T]."""
         tf = compat.tensorflow()
         parts = [self._score(batch) for batch in self._own_batches(workers.current())]
-        shape = () if only_clicks(self._targets) else (len(self._targets),)
-        return tf.concat(parts, axis=0) if parts else tf.zeros((0, *shape))
+        return tf.concat(parts, axis=0) if parts else tf.zeros((0, len(self._targets)))
 
     def _own_batches(self, group: workers.Workers | None) -> Iterator[PackedBatch]:
         """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
@@ -180,17 +178,14 @@ def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]
 
 
 def logits_function(model: CTRModel, data: Data) -> Function:
-    """Return a `tf.function` that maps a batch of `data` to its logits [b], or [b, T]."""
+    """Return a `tf.function` that maps a batch of `data` to its logits [b, T]."""
     from cowclip_merlin import models
 
     tf = compat.tensorflow()
 
-    one = only_clicks(model.blocks[0].columns.targets)
-
     @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: PackedBatch) -> Tensor:
-        z = models.logits(model, data.unpack(batch), training=False)
-        return z[:, 0] if one else z
+        return models.logits(model, data.unpack(batch), training=False)
 
     return score
 
@@ -198,12 +193,10 @@ def logits_function(model: CTRModel, data: Data) -> Function:
 def values_of(
     logits: npt.NDArray[np.float64], targets: Sequence[Target]
 ) -> npt.NDArray[np.float64]:
-    """Return probabilities, and the numbers of regressions, from logits [n] or [n, T].
+    """Return probabilities, and the numbers of regressions, from logits [n, T].
 
     They are computed in float64, so that large logits do not tie at 1.
     """
-    if only_clicks(targets):
-        return sigmoid(logits)
     return np.where([regression for _, regression in targets], logits, sigmoid(logits))
 
 

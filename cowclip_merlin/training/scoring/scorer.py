@@ -45,7 +45,7 @@ class ScoredRows:
 
     Attributes:
         rows: the raw rows.
-        probabilities: of a click, float64 [n]; of other targets, with numbers, [n, T].
+        probabilities: of each target, with the numbers of regressions, float64 [n, T].
     """
 
     rows: RawRows
@@ -100,8 +100,8 @@ class Scorer:
         found, pieces = NewValues(self.data, allow_unknown), self._pieces(rows)
         parts = [scored.probabilities for scored in self.score_pieces(pieces, found)]
         found.check()
-        shape = () if only_clicks(self.data.targets) else (len(self.data.targets),)
-        return np.concatenate([np.empty((0, *shape), np.float64), *parts])
+        whole = np.concatenate([np.empty((0, len(self.data.targets)), np.float64), *parts])
+        return whole[:, 0] if only_clicks(self.data.targets) else whole
 
     def inputs(
         self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
@@ -424,5 +424,5 @@ def _table(part: ScoredRows, names: Sequence[str]) -> pa.Table:
 
     kept = part.rows.kept
     columns = {"row": part.rows.positions, **{n: kept[n] for n in kept.column_names}}
-    values = part.probabilities.reshape(len(part.probabilities), -1)
+    values = part.probabilities
     return pa.table({**columns, **{name: values[:, i] for i, name in enumerate(names)}})
