@@ -7,40 +7,15 @@ import threading
 import time
 from dataclasses import replace
 
-import dask
 import pytest
 from distributed import Client, LocalCluster
 from fake_workers import is_alive, wait_until
 
 from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers
-from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    options = {"dashboard_address": None, "n_workers": 2, "threads_per_worker": 1}
-    # On a busy machine a nanny needs longer than 15 seconds to start a lost worker again.
-    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
-    with patient, LocalCluster(processes=True, silence_logs=50, **options) as found:
-        yield found
-
-
-@pytest.fixture
-def scheduler(cluster):
-    """Its address; both workers are there again after a test that has killed one."""
-    with Client(cluster.scheduler_address, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=300)
-        yield cluster.scheduler_address
-        client.wait_for_workers(2, timeout=300)
-        assert set(client.run(children).values()) == {0}
-
-
-def children(dask_worker):
-    return len(dask_worker.__dict__.get("cowclip_children", {}))
 
 
 @pytest.mark.parametrize("workers", [2, None])
@@ -59,68 +34,11 @@ def test_one_worker_of_two_may_be_used(fake, scheduler):
     assert len(fake.pids()) == 1
 
 
-def test_the_output_of_the_first_comes_back(fake, scheduler, capfd):
-    fake.run("print('out', rank); print('err ä', rank, file=sys.stderr)", scheduler=scheduler)
-    assert capfd.readouterr() == ("out 0\n", "err ä 0\n")
-
-
-def test_output_comes_while_it_runs(fake, scheduler, monkeypatch):
-    class Stream:
-        def write(self, text):
-            fake.say("seen")
-
-        def flush(self):
-            pass
-
-    monkeypatch.setattr(sys, "stdout", Stream())
-    fake.run("if rank == 0: print('first', flush=True)\nwait_for('seen')", scheduler=scheduler)
-
-
 def test_relative_paths_become_absolute(fake, scheduler, monkeypatch):
     monkeypatch.chdir(fake.folder)
     fake.call = replace(fake.call, data=".", out="run")
     fake.run("(here / 'saw').write_text(call['data'] + ' ' + call['out'])", scheduler=scheduler)
     assert (fake.folder / "saw").read_text() == f"{fake.folder} {fake.folder}/run"
-
-
-def test_wrong_input_is_the_line_of_the_worker(fake, scheduler, quick):
-    body = "print('cowclip: error: x.txt: no such file', file=sys.stderr); sys.exit(2)"
-    with pytest.raises(InputError, match=r"^x\.txt: no such file$"):
-        fake.run(body, patience=quick, restarts=1, scheduler=scheduler)
-    assert len(fake.pids()) == 2
-
-
-def test_a_worker_that_stopped_with_a_checkpoint_stops_all(fake, scheduler):
-    with pytest.raises(Stopped):
-        fake.run("checkpoint(); sys.exit(143)", scheduler=scheduler)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_child_is_named(fake, scheduler, quick, rank):
-    body = f"os.kill(os.getpid(), 9) if rank == {rank} else sys.exit(75)"
-    with pytest.raises(WorkerLost, match=f"worker {rank} of 2 on 127.0.0.1 .*signal 9"):
-        fake.run(body, patience=quick, scheduler=scheduler)
-
-
-def test_a_stubborn_child_is_killed(fake, scheduler):
-    body = (
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if rank == 1:\n    wait_for('ready'); sys.exit(1)\n"
-        "(here / 'ready').touch()\nforever()"
-    )
-    with pytest.raises(WorkerLost, match=r"worker 1 of 2 .*exit code 1"):
-        fake.run(body, patience=Patience(grace=0.2, term=0.2), scheduler=scheduler)
-
-
-def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
-    body = (
-        "(here / f'call-{rank}-{attempt}').write_text(str(call['options']['resume']))\n"
-        "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"
-        "    checkpoint()\n    os.kill(os.getpid(), 9)"
-    )
-    fake.run(body, restarts=1, patience=quick, scheduler=scheduler)
-    saw = [(fake.folder / f"call-{r}-{a}").read_text() for a in range(2) for r in range(2)]
-    assert saw == ["False", "False", "True", "True"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

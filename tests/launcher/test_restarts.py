@@ -25,19 +25,6 @@ def records(fake, rank=0):
     return [file.read_text() for file in sorted(fake.folder.glob(f"call-{rank}-*"))]
 
 
-@pytest.mark.quick
-def test_a_restart_resumes_from_a_checkpoint(fake, quick, capfd):
-    body = RECORD + (
-        "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"
-        "    checkpoint()\n    os.kill(os.getpid(), 9)"
-    )
-    fake.run(body, restarts=1, patience=quick)
-    assert records(fake) == ["FalseFalse", "TrueTrue"]
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 1 and "killed by signal 9" in lines[0]
-    assert lines[0].endswith("; restart 1 of 1 from the last checkpoint")
-
-
 def test_a_restart_without_a_checkpoint_begins_again(fake, quick, capfd):
     """The folder that the first attempt left would be refused as another run."""
     body = (
