@@ -293,7 +293,8 @@ class RunSettings(Settings):
             raise InputError("`mlp` is empty; give the width of one hidden layer or more")
         for combiner in self._combiners.values():
             one_of("combiner", combiner, choices.COMBINERS)
-        if len(self._combiners) < len(self.combiner.split(",")):
+        parts = [part.strip() for part in self.combiner.split(",")]
+        if len(self._combiners) < len(parts) or any(part[:1] == "=" for part in parts):
             raise InputError(f"`combiner` is {self.combiner!r}; name every column once")
 
     def _check_validation(self) -> None:

@@ -144,14 +144,10 @@ def test_adagrad_starts_where_it_is_told(data, optimizer, start):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("optimizer", "update"),
-    [("adagrad", "dense"), ("adagrad", "exact"), ("rowwise_adagrad", "exact")],
-)
-def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, optimizer, update):
+def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path):
     settings = RunSettings(
         model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
-        optimizer=optimizer, update=update,
+        optimizer="rowwise_adagrad", update="exact",
         overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2,
                    "initial_accumulator": 0.01},
     )  # fmt: skip
@@ -159,8 +155,8 @@ def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, optimizer, update
     rows = train(data, replace(settings, epochs=3), out=tmp_path / "run", resume=True)
     whole = train(data, replace(settings, epochs=3), out=tmp_path / "whole")
     assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
-    words = f"{optimizer} (initial accumulator 0.01, epsilon 1e-07), update "
-    assert words + update in (tmp_path / "run" / "train.log").read_text()
+    words = "rowwise_adagrad (initial accumulator 0.01, epsilon 1e-07), update exact"
+    assert words in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_run_with_sde_resumes_with_its_betas(data, tmp_path):
@@ -223,17 +219,13 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rule": "invariant", "optimizer": "adagrad"}, "'invariant'.* 'adagrad'; use 'sde'"),
         ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
-        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'.* adam, adagrad, rowwise"),
-        ({"overrides": {"initial_accumulator": 0.1}}, "initial_accumulator.* Adagrad.* 'adam'"),
-        ({"validation_fraction": 1.0}, "validation_fraction is 1.0;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
         ({"validation_fraction": 0.1, "early_stopping": -1}, "early_stopping is -1;"),
-        ({"early_stopping": 1}, "early_stopping is 1,.* validation_fraction is 0"),
         ({"mlp": ()}, "`mlp` is empty; give the width of one hidden layer"),
         ({"combiner": "tags=sum,tags=mean"}, "`combiner` is 'tags=sum,tags=mean'; name every"),
         ({"combiner": "sum,mean"}, "`combiner` is 'sum,mean'; name every column once"),
+        ({"combiner": "=sum"}, "`combiner` is '=sum'; name every column once"),
     ],
 )
 def test_wrong_settings_are_named(given, message):
