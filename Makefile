@@ -43,8 +43,8 @@ test-all: venv ## run all tests, with all generated examples
 	@$(PYTHON) -m pytest $(PARALLEL) $(FULL) --durations=10 $(PYTEST_ARGS)
 
 doctest: venv ## run the examples in the docstrings
-	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=examples cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
-	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --doctest-modules -o pythonpath="examples benchmarks" $(FOREIGN) \
+		cowclip_merlin models workflows experiments examples benchmarks $(PYTEST_ARGS)
 
 lint: venv ## check rules and format with ruff
 	@$(PYTHON) -m ruff check .
