@@ -172,7 +172,7 @@ def runs_of(data):
     return found
 
 
-def make_results(folder, *, data="generated log", tables=None, figures_too=True):
+def make_results(folder, *, data=AWKWARD, tables=None, figures_too=True):
     """Fill a results folder."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = runs_of(data)

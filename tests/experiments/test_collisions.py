@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from small_experiment import run_on_log
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.online.collision_outputs import (
@@ -20,6 +22,7 @@ from cowclip_merlin.experiments.online.collisions import (
     run_collisions,
     split_rows,
 )
+from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.online.events.features import ListRules
 from cowclip_merlin.online.events.features_file import load_features
@@ -34,23 +37,13 @@ RATES = {"embedding_lr": 0.01, "dense_lr": 0.01, "init_std": 0.1}
 
 
 @pytest.fixture(scope="module")
-def log(make_once):
-    from cowclip_merlin.synthetic.drifting_log import generate_drifting
-
-    return make_once(
-        "collisions",
-        lambda folder: generate_drifting(folder / "log.csv", rows=ROWS, days=3, seed=1),
-    )
+def features(drifting_log):
+    return load_features(drifting_log / "log.csv.yaml")
 
 
 @pytest.fixture(scope="module")
-def features(log):
-    return load_features(log / "log.csv.yaml")
-
-
-@pytest.fixture(scope="module")
-def events(log, features):
-    return read_events([log / "log.csv"], features)
+def events(drifting_log, features):
+    return read_events([drifting_log / "log.csv"], features)
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +182,43 @@ def test_the_figure():
     assert axes.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
     np.testing.assert_allclose(axes.get_lines()[1].get_ydata(), [76.35, 76.55, 76.75])
     assert len(axes.collections) == 2
+
+
+DEFINITION = """
+kind: collisions
+title: "Small collisions: two loads"
+claim: Nothing.
+corner: ids per bucket
+reference: none
+lines:
+  - {label: none, load: 0, epochs: 2, columns: [user]}
+  - {label: "4", load: 4, epochs: 2, columns: [user]}
+"""
+
+
+@pytest.mark.thorough
+def test_loads_are_compared_seed_by_seed(tmp_path, drifting_log, capsys):
+    (tmp_path / "small.yaml").write_text(DEFINITION)
+    out = tmp_path / "results"
+
+    def run(*more):
+        assert run_on_log(drifting_log, tmp_path, out, "small", more=more) == 0
+        return capsys.readouterr().out
+
+    assert "4 runs, the first one tells the time" in run("--dry-run")
+    said = run()
+    assert said.count("[4/4] seed 2, 4: AUC") == 1
+    frame = pd.read_csv(out / "collisions.csv")
+    assert len(frame) == 8 and frame.config_hash.nunique() == 4
+    plain, hashed = (frame[frame.load == load].hashed_ids.max() for load in (0, 4))
+    assert plain > 3 * hashed
+    table = read_table(out / "tables/small.json")
+    best = frame[frame.load == 0].groupby("epoch").auc.mean().idxmax()
+    at_best = frame[frame.epoch == best].pivot(index="seed", columns="load", values="auc") * 100
+    rows = dict(table.rows)
+    assert rows["none"][0].mean == pytest.approx(at_best[0].mean())
+    assert rows["4"][1].mean == pytest.approx((at_best[4] - at_best[0]).mean())
+    assert f"After epoch {best}" in (out / "tables/small.md").read_text()
+    assert (out / "figures/small.svg").exists()
+    assert "no run is missing" in run("--dry-run")
+    assert "[1/" not in run() and len(pd.read_csv(out / "collisions.csv")) == 8

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import (
+    LOG_KINDS,
     Experiment,
     ExperimentLine,
     experiment_names,
     load_experiment,
     parse_experiment,
+    parse_log_experiment,
 )
-from cowclip_merlin.experiments.definitions.reader import FOLDER
+from cowclip_merlin.experiments.definitions.experiment import KINDS
+from cowclip_merlin.experiments.kinds import RUNS, WRITERS
 from cowclip_merlin.experiments.planning.grid import expand_sweep
 from cowclip_merlin.experiments.planning.plan import feasible_multipliers, plan_runs
 from cowclip_merlin.experiments.planning.sizing import sizing_for
@@ -33,16 +36,33 @@ LINE = {"label": "a", "multipliers": [1]}
 WHOLE = {"title": "t", "claim": "c", "lines": [LINE]}
 
 
-def test_the_papers_tables_are_there():
-    assert {f"table{n}" for n in (*range(1, 13),)} <= set(experiment_names())
-
-
 def test_every_file_is_found_by_its_name_whatever_its_folder():
-    stems = sorted(path.stem for path in FOLDER.rglob("*.yaml"))
+    files = (Path(__file__).parents[2] / "experiments/definitions").rglob("*.yaml")
+    stems = sorted(path.stem for path in files)
     assert stems == sorted(experiment_names()), "no name twice, no file too deep"
 
 
+ON_LOG = {
+    "monolith_sync": ("sync", ["never", "1d", "5h", "1h", "30min"]),
+    "admission": ("admit", [1, 2, 3, 5, 10]),
+    "monolith_collisions": ("load", [0, 0.059, 0.163, 1, 4]),
+    "expiry": ("ttl", ["1h", "6h", "1d", "3d", "never"]),
+}
 ON_DATA = [name for name in experiment_names() if isinstance(load_experiment(name), Experiment)]
+
+
+def test_the_papers_tables_and_the_experiments_on_a_log_are_there():
+    assert {f"table{n}" for n in range(1, 13)} <= set(ON_DATA)
+    assert set(ON_DATA) | set(ON_LOG) == set(experiment_names())
+    for name, (what, values) in ON_LOG.items():
+        assert [getattr(line, what) for line in load_experiment(name).lines] == values
+
+
+def test_every_kind_can_be_defined_and_run(tmp_path):
+    assert set(LOG_KINDS) <= set(RUNS) and set(LOG_KINDS) | set(KINDS) == set(WRITERS)
+    value = {"kind": "runs", "title": "t", "claim": "c", "reference": "a"}  # not on a log
+    with pytest.raises(InputError, match=r"kind is 'runs'; "):
+        parse_log_experiment(tmp_path / "mine.yaml", value | {"lines": [{"label": "a"}]})
 
 
 @pytest.mark.parametrize("name", ON_DATA)

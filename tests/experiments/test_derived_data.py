@@ -110,28 +110,6 @@ def cut(name):
     return short
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "dataset.json").write_text("{"),
-        lambda folder: (folder / "dataset.json").unlink(),
-        cut("train/*.parquet"),
-    ],
-)
-def test_the_remedy_for_damaged_derived_data_is_to_delete_it(data, tmp_path, capsys, damage):
-    out = tmp_path / "results"
-    line = "{label: a, keep_top: 3, multipliers: [1]}"
-    (tmp_path / "mine.yaml").write_text(f"title: t\nclaim: c\nlines: [{line}]")
-    made = derive_data(PreparedData.load(data), DataVariant(keep_top=3), out / "data").path
-    damage(made)
-    assert experiment(str(tmp_path / "mine.yaml"), data, out) == 2
-    said = capsys.readouterr().err
-    assert f"; delete {made}, " in said and said.count("\n") == 1
-    shutil.rmtree(made)
-    assert experiment(str(tmp_path / "mine.yaml"), data, out, "--seeds", "1") == 0
-
-
 @pytest.mark.parametrize(
     ("damage", "name", "words"),
     [
@@ -195,11 +173,22 @@ def test_lists_keep_their_lengths(with_lists, tmp_path, variant):
 
 @pytest.mark.thorough
 @pytest.mark.runs
-def test_an_experiment_runs_on_lists(with_lists, tmp_path):
+def test_the_remedy_for_damaged_derived_data_is_to_delete_it(with_lists, tmp_path, capsys):
+    """Then the experiment runs, also on lists."""
+    out, mine = tmp_path / "results", tmp_path / "mine.yaml"
     lines = "[{label: all, multipliers: [1]}, {label: top, keep_top: 3, multipliers: [1]}]"
-    (tmp_path / "mine.yaml").write_text(f"title: t\nclaim: c\nlines: {lines}")
-    out = tmp_path / "OUT"
-    small = ["--seeds", "1"]
-    assert experiment(str(tmp_path / "mine.yaml"), with_lists, out, *small) == 0
-    found = (out / "results.csv").read_text(encoding="utf-8")
-    assert found.count("\n") == 3, found
+    mine.write_text(f"title: t\nclaim: c\nlines: {lines}")
+    for damage in (
+        lambda folder: (folder / "dataset.json").write_text("{"),
+        lambda folder: (folder / "dataset.json").unlink(),
+        cut("train/*.parquet"),
+    ):
+        whole = PreparedData.load(with_lists)
+        made = derive_data(whole, DataVariant(keep_top=3), out / "data").path
+        damage(made)
+        assert experiment(mine, with_lists, out, "--lines", "top") == 2
+        said = capsys.readouterr().err
+        assert f"; delete {made}, " in said and said.count("\n") == 1
+        shutil.rmtree(made)
+    assert experiment(mine, with_lists, out, "--seeds", "1") == 0
+    assert (out / "results.csv").read_text(encoding="utf-8").count("\n") == 3

@@ -3,52 +3,73 @@
 import json
 
 import pytest
-from small_experiment import experiment
 
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.results.csv_table import read_rows
+from cowclip_merlin.experiments.results.folder import (
+    check_outputs_replaceable,
+    check_results_folder,
+)
+from cowclip_merlin.experiments.results.replay_result import ReplayResult
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import (
     append_result,
     read_results,
     write_results,
 )
+from cowclip_merlin.experiments.results.tuned import read_tuned
 from cowclip_merlin.experiments.running.run_result import _scores
-from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.system.folders import REPLAYS_CSV, RESULT_TABLES
 
 GOOD = example_result(run_id="GOOD", config_hash="b", seconds=1.5)
 
 
-def damaged(text, how):
-    """The table with its last line, that of `GOOD`, changed."""
-    first, last = text[: text.index("GOOD")], text[text.index("GOOD") :]
-    return first + how(last)
+def last(before, after):
+    """Replace in the last line of the table, that of `GOOD`."""
+    return lambda text: (
+        text[: text.index("GOOD")] + text[text.index("GOOD") :].replace(before, after)
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (auc is 'x',"),
-        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0,"),
-        (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 43"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 43"),
-        (lambda line: line.replace("done", "ok"), "line 3 is damaged (status is 'ok',"),
-        (lambda line: line.replace("test", "dev"), "line 3 is damaged (split is 'dev',"),
-        (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
-        (lambda line: line + line, "line 4 has the same run as line 3"),
-        (lambda line: line.replace("GOOD", "\udce4"), "not a table of runs"),
+        (last("0.78", "x"), r"line 3 is damaged \(auc is 'x',"),
+        (last("0.78", "78"), r"line 3 is damaged \(auc is 78.0,"),
+        (last("0.78", "nan"), r"line 3 is damaged \(auc is nan"),
+        (lambda text: text[:-100], r"line 3 is damaged \(it does not have 43"),
+        (lambda text: text.rstrip() + ",1\r\n", r"line 3 is damaged \(it does not have 43"),
+        (last("done", "ok"), r"line 3 is damaged \(status is 'ok',"),
+        (last("test", "dev"), r"line 3 is damaged \(split is 'dev',"),
+        (last("1.5", "-1.5"), "seconds is -1.5"),
+        (lambda text: text + text[text.index("GOOD") :], "line 4 has the same run as line 3"),
+        (last("GOOD", "\udce4"), "not a table of runs"),
+        (lambda text: text.replace("auc,", "", 1), r"results\.csv: no column auc;"),
+        (lambda text: text.replace("auc,", "auc,note,", 1), "unknown column 'note'"),
+        (lambda text: text.replace("auc,log_loss", "log_loss,auc", 1), "have another order"),
+        (lambda text: "", r"results\.csv: is empty"),
     ],
 )
-def test_a_damaged_results_table_is_named(mine, data, tmp_path, capsys, how, words):
-    out = tmp_path / "results"
-    out.mkdir()
-    write_results(out, [example_result(), GOOD])
-    path = out / "results.csv"
-    text = damaged(path.read_bytes().decode(), how)
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    assert experiment(mine, data, out) == 2
-    said = capsys.readouterr().err
-    assert "results.csv: " in said and words in said
-    assert not (out / "runs").exists()
+def test_a_damaged_results_table_is_named(tmp_path, how, words):
+    write_results(tmp_path, [example_result(), GOOD])
+    path = tmp_path / "results.csv"
+    path.write_bytes(how(path.read_bytes().decode()).encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=words) as error:
+        read_results(tmp_path)
+    assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
+def test_a_table_of_replays_with_other_columns(tmp_path):
+    (tmp_path / REPLAYS_CSV).write_text("run_id,auc\n")
+    with pytest.raises(InputError, match=r"replays\.csv: no column "):
+        read_rows(tmp_path / REPLAYS_CSV, ReplayResult)
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path):
+    write_results(tmp_path, [example_result()])
+    path = tmp_path / "results.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_results(tmp_path) == [example_result()]
 
 
 def test_seconds_of_an_epoch_that_was_stopped_in_between():
@@ -81,22 +102,35 @@ def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([1], "has [1] instead"),
+        ([1], r"has \[1\] instead"),
         ({"baseline": 1}, "has 1 instead"),
         ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
-        ({"baseline": {"l2": "x"}}, "values.l2 is 'x'; "),
+        ({"baseline": {"l2": "x"}}, r"values.l2 is 'x'; "),
     ],
 )
-def test_damaged_tuned_values_are_named(mine, data, tmp_path, capsys, value, words):
-    out = tmp_path / "results"
-    out.mkdir()
-    (out / "tuned.json").write_text(json.dumps({PreparedData.load(data).fingerprint: value}))
-    assert experiment(mine, data, out) == 2
-    said = capsys.readouterr().err
-    assert "tuned.json: " in said and words in said
+def test_damaged_tuned_values_are_named(tmp_path, value, words):
+    (tmp_path / "tuned.json").write_text(json.dumps({"data": value}))
+    with pytest.raises(InputError, match=rf"tuned\.json: .*{words}"):
+        read_tuned(tmp_path, "data")
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"buy": 0.5}', '{"buy": {"auc": "x"}}'])
 def test_damaged_scores_of_labels_are_refused(text):
     with pytest.raises(ValueError):
         example_result(targets=text)
+
+
+@pytest.mark.parametrize("file", RESULT_TABLES)
+def test_a_results_folder_may_hold_the_description_of_its_data(tmp_path, file):
+    for name in ("dataset.json", file):
+        (tmp_path / name).write_text("")
+    check_results_folder(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tables/sync.json", "figures/sync_over_time.json"])
+def test_each_output_of_other_data_is_found(tmp_path, file):
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_text('{"fingerprint": "abc"}')
+    with pytest.raises(InputError, match="is of other data"):
+        check_outputs_replaceable(tmp_path, "sync", "other")

@@ -2,12 +2,17 @@
 
 import json
 import math
+import shlex
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_experiment import SWEEP, experiment
 
+from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
 from cowclip_merlin.experiments.planning.grid import (
     STEPS_BEYOND,
@@ -19,7 +24,14 @@ from cowclip_merlin.experiments.planning.grid import (
 from cowclip_merlin.experiments.planning.plan import plan_runs
 from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.experiments.planning.sweep import best_values, plan_sweep
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.results.tuned import read_tuned, tuned_by_size
+from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.experiments.tables.sweep_table import sweep_table
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_logs import read_metrics
+from cowclip_merlin.workflows import PreparedData
 
 SMALL = sizing_for(450_000, epochs=4)
 SWEEPS = [name for name in experiment_names() if load_experiment(name).kind == "sweep"]
@@ -163,3 +175,71 @@ def test_what_a_sweep_chose_some_table_uses(name):
         if all(run.settings.overrides.get(n) == value for n, value in chosen.items())
     ]
     assert runs and {run.settings.optimizer for run in runs} == {line.optimizer}
+
+
+def test_tuned_values_are_for_their_sizes_only(swept, mine, data):
+    """Base values at another size mean other things; part of a sweep has chosen nothing."""
+    part, out = swept / "part", swept / "results"
+    assert len(read_results(part)) == 1 and not (part / "tuned.json").exists()
+    (values,) = json.loads((out / "tuned.json").read_text()).values()
+    kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4, steps=10)
+    made = Session(kept)
+    assert read_tuned(out, made.tuned_key(load_experiment(str(mine)))) == values
+    for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
+        made = Session(replace(kept, **changed))
+        key = made.tuned_key(load_experiment(str(mine)))
+        assert read_tuned(out, key) == {} and key.startswith(made.context.fingerprint)
+    assert list(tuned_by_size(out, made.context.fingerprint).values()) == [values]
+
+
+@pytest.mark.thorough
+def test_a_sweep_keeps_its_best_and_experiments_use_it(swept, mine, data, tmp_path):
+    out = shutil.copytree(swept / "results", tmp_path / "results")
+    results = {r.r: r for r in read_results(out)}
+    assert {r.split for r in results.values()} == {"validation"}
+    chosen = max(results.values(), key=lambda r: r.auc)
+    ((key, tuned),) = json.loads((out / "tuned.json").read_text()).items()
+    assert tuned == {"cowclip": {"r": chosen.r}} and " 1 epochs, mlp " in key
+    printed = (swept / "printed.txt").read_text()
+    assert "test rows are not used" in printed
+    assert experiment(mine, data, out, "--lines", "CowClip", "--seeds", "1") == 0
+    used = read_results(out)[-1]
+    assert used.r == chosen.r
+    (command,) = [line for line in printed.splitlines() if line.startswith("  cowclip train")]
+    run = tmp_path / "run"
+    words = {"DATA": str(data), "RUN": str(run)}
+    assert main([words.get(word, word) for word in shlex.split(command)[1:]]) == 0
+    assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
+
+
+def test_a_sweep_scores_the_validation_rows_of_prepare(tmp_path, capsys):
+    """On a share of the rows it names no command, which would train on all of them."""
+    rows = [f"{n % 2},{n % 7},{n % 5}" for n in range(600)]
+    for name, part in (("train", rows[:500]), ("valid", rows[500:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["y,a,b", *part, ""]))
+    data, sweep = tmp_path / "DATA", tmp_path / "sweep.yaml"
+    words = ["--validation", str(tmp_path / "valid.csv"), "--label", "y", "--categorical", "a,b"]
+    assert main(["prepare", "table", str(tmp_path / "train.csv"), "--out", str(data), *words]) == 0
+    sweep.write_text(SWEEP.replace("[1.0, 0.1]", "[1.0]"))
+    for name, share in (("whole", "1"), ("half", "1/2")):
+        out, more = tmp_path / name, ("--seeds", "1", "--scale", share, "--steps", "5")
+        assert experiment(sweep, data, out, *more, verb="sweep") == 0, capsys.readouterr().err
+        assert ("cowclip train" in capsys.readouterr().out) == (name == "whole")
+        (result,) = read_results(out)
+        (run,) = (out / "runs").iterdir()
+        settings = RunConfig.load(run).settings
+        assert (settings.validation_split, settings.validation_fraction) == ("given", 0)
+        (row,) = read_metrics(run / "metrics.csv", epochs=1)
+        assert result.split == "validation" and result.auc == float(row["validation_auc"])
+    assert result.train_rows < PreparedData.load(data).rows["train"] * 0.6
+
+
+def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
+    sweep, out = tmp_path / "sweep.yaml", tmp_path / "results"
+    wild = "{label: CowClip, overrides: {dense_lr: 1.0e30}, "
+    sweep.write_text(SWEEP.replace("{label: CowClip, ", wild).replace("[1.0, 0.1]", "[1.0]"))
+    assert experiment(sweep, data, out, "--seeds", "1", verb="sweep") == 0
+    assert {r.status for r in read_results(out)} == {"diverged"}
+    assert not list(out.glob("runs/*/checkpoints"))
+    assert not (out / "tuned.json").exists()
+    assert "cowclip train" not in capsys.readouterr().out

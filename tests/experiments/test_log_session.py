@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pandas as pd
 import pytest
-from small_log_experiment import run_on_log
+from small_experiment import run_on_log
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
@@ -22,20 +22,20 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 
 @pytest.fixture(scope="module")
-def frame(results):
-    return pd.read_csv(results / "results/replays.csv", dtype={"admit": str})
+def frame(replayed):
+    return pd.read_csv(replayed / "results/replays.csv", dtype={"admit": str})
 
 
 @pytest.mark.thorough
-def test_a_replay_serves_all_lines_that_train_the_same(results, frame):
+def test_a_replay_serves_all_lines_that_train_the_same(replayed, frame):
     """Two seeds with two intervals, and one more replay of each seed for the other rules."""
     assert len(frame) == 6 and frame.run_id.nunique() == 4
     shared = frame[frame.admit == "1"]
     assert shared.groupby("seed").sync.apply(list).tolist() == [["never", "1h"]] * 2
-    printed = (results / "printed.txt").read_text()
+    printed = (replayed / "printed.txt").read_text()
     assert printed.count("[1/2]") == printed.count("[2/2]") == 2
     for run_id in frame.run_id:
-        folder = results / "results/runs" / run_id
+        folder = replayed / "results/runs" / run_id
         assert not (folder / "snapshots").exists() and not (folder / "predictions").exists()
         written = pd.read_csv(folder / "replay.csv").set_index("sync")
         for _, row in frame[frame.run_id == run_id].iterrows():
@@ -67,8 +67,8 @@ def test_a_hash_has_only_what_was_changed(drifting_log):
 
 
 @pytest.mark.thorough
-def test_the_table_of_intervals_has_paired_gains(results, frame):
-    table = read_table(results / "results/tables/sync.json")
+def test_the_table_of_intervals_has_paired_gains(replayed, frame):
+    table = read_table(replayed / "results/tables/sync.json")
     assert table.columns == ("AUC, %", "gain over 'never', points", "log loss")
     aucs = frame[frame.admit == "1"].pivot(index="seed", columns="sync", values="auc") * 100
     rows = dict(table.rows)
@@ -84,19 +84,19 @@ def test_the_table_of_intervals_has_paired_gains(results, frame):
     assert rows["never"][1].text == "" and rows["never"][0].published == 79.43
     losses = frame[(frame.admit == "1") & (frame.sync == "1h")].log_loss
     assert rows["1 h"][2].mean == pytest.approx(losses.mean())
-    markdown = (results / "results/tables/sync.md").read_text()
+    markdown = (replayed / "results/tables/sync.md").read_text()
     assert f"| 1 h | {aucs['1h'].mean():.3f} ±{aucs['1h'].std():.3f} [79.780] |" in markdown
 
 
-def test_the_table_of_rules_has_the_ids_kept(results, frame):
-    rows = dict(read_table(results / "results/tables/rules.json").rows)
+def test_the_table_of_rules_has_the_ids_kept(replayed, frame):
+    rows = dict(read_table(replayed / "results/tables/rules.json").rows)
     kept = frame[frame.sync == "1h"].groupby("admit").ids_kept.mean()
     assert rows["as is"][0].mean == kept["1"]
     assert rows["T is 3 and ttl 6 h"][0].mean == kept["3"]
 
 
-def test_the_command_of_a_table_repeats_it(results):
-    table = read_table(results / "results/tables/sync.json")
+def test_the_command_of_a_table_repeats_it(replayed):
+    table = read_table(replayed / "results/tables/sync.json")
     assert table.command.startswith(
         "cowclip experiment sync.yaml --log LOG --features FEATURES --out RESULTS --seeds 2"
     )
@@ -104,32 +104,32 @@ def test_the_command_of_a_table_repeats_it(results):
     assert table.data.startswith("log.csv: 3,000 events, 2,000 of them scored")
 
 
-def test_nothing_is_repeated(results, drifting_log, definitions, monkeypatch, capsys):
+def test_nothing_is_repeated(replayed, drifting_log, definitions, monkeypatch, capsys):
     def refused(*_, **__):
         raise AssertionError("no run is missing")
 
     monkeypatch.setattr(replay_runs, "replay_log", refused)
-    before = (results / "results/replays.csv").read_bytes()
-    assert run_on_log(drifting_log, definitions, results / "results", "sync", "rules") == 0
-    assert (results / "results/replays.csv").read_bytes() == before
+    before = (replayed / "results/replays.csv").read_bytes()
+    assert run_on_log(drifting_log, definitions, replayed / "results", "sync", "rules") == 0
+    assert (replayed / "results/replays.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
 
 
-def test_a_dry_run_lists_what_is_missing(results, drifting_log, definitions, tmp_path, capsys):
+def test_a_dry_run_lists_what_is_missing(replayed, drifting_log, definitions, tmp_path, capsys):
     dry = {"more": ["--dry-run"]}
     assert run_on_log(drifting_log, definitions, tmp_path / "none", "sync", **dry) == 0
     printed = capsys.readouterr().out
     assert "2 runs, the first one tells the time" in printed and "-s2-" in printed
     assert not (tmp_path / "none").exists()
-    assert run_on_log(drifting_log, definitions, results / "results", "sync", **dry) == 0
+    assert run_on_log(drifting_log, definitions, replayed / "results", "sync", **dry) == 0
     assert "no run is missing" in capsys.readouterr().out
     third = {"more": ["--dry-run", "--seeds", "3"]}
-    assert run_on_log(drifting_log, definitions, results / "results", "rules", **third) == 0
+    assert run_on_log(drifting_log, definitions, replayed / "results", "rules", **third) == 0
     assert "2 runs, about " in capsys.readouterr().out
 
 
 @pytest.mark.thorough
-def test_a_stopped_run_resumes(results, drifting_log, definitions, tmp_path, monkeypatch, capsys):
+def test_a_stopped_run_resumes(replayed, drifting_log, definitions, tmp_path, monkeypatch, capsys):
     one = {"more": ["--seeds", "1"]}
     steps, train = [], OnlineTrainer.train
 
@@ -149,7 +149,7 @@ def test_a_stopped_run_resumes(results, drifting_log, definitions, tmp_path, mon
     assert read_replays(tmp_path) == [] and len(steps) == 8
     assert run_on_log(drifting_log, definitions, tmp_path, "sync", **one) == 0
     assert sum(steps) == 3000  # no event was trained twice
-    whole = [each for each in read_replays(results / "results") if each.seed == 1]
+    whole = [each for each in read_replays(replayed / "results") if each.seed == 1]
     scores = {each.sync: each.auc for each in whole if each.admit == "1"}
     assert {each.sync: each.auc for each in read_replays(tmp_path)} == scores
 
@@ -170,9 +170,9 @@ def test_a_diverged_run_is_recorded(drifting_log, definitions, tmp_path, monkeyp
 
 @pytest.mark.thorough
 def test_what_a_killed_process_left_of_a_recorded_run_goes(
-    results, drifting_log, definitions, tmp_path
+    replayed, drifting_log, definitions, tmp_path
 ):
-    out = shutil.copytree(results / "results", tmp_path / "results")
+    out = shutil.copytree(replayed / "results", tmp_path / "results")
     recorded = out / "runs" / read_replays(out)[0].run_id
     left = [folder / name for folder in (recorded, out / "runs" / "stopped")
             for name in ("snapshots", "predictions")]  # fmt: skip
@@ -182,9 +182,9 @@ def test_what_a_killed_process_left_of_a_recorded_run_goes(
     assert [path.exists() for path in left] == [False, False, True, True]
 
 
-def test_only_the_missing_interval_is_run(results, drifting_log, definitions, tmp_path, capsys):
+def test_only_the_missing_interval_is_run(replayed, drifting_log, definitions, tmp_path, capsys):
     """Results belong to a training and an interval."""
-    frame = pd.read_csv(results / "results/replays.csv")
+    frame = pd.read_csv(replayed / "results/replays.csv")
     lost = (frame.seed == 2) & (frame.admit == 1) & (frame.sync == "1h")
     frame[~lost].to_csv(tmp_path / "replays.csv", index=False)
     assert run_on_log(drifting_log, definitions, tmp_path, "sync", more=["--dry-run"]) == 0
@@ -193,32 +193,32 @@ def test_only_the_missing_interval_is_run(results, drifting_log, definitions, tm
     assert f"\n  {run_id}  never, 1 h\n" in printed and "\n1 run, about" in printed
 
 
-def test_the_report_shows_the_experiments(results, tmp_path):
+def test_the_report_shows_the_experiments(replayed, tmp_path):
     page = tmp_path / "report.html"
-    assert main(["report", str(results / "results"), "--out", str(page)]) == 0
+    assert main(["report", str(replayed / "results"), "--out", str(page)]) == 0
     html = page.read_text()
     assert "<h1>Monolith, reproduced</h1>" in html and "Zheng" not in html
     for name in ("sync", "rules", "figure-sync", "figure-sync_over_time", "figure-rules"):
         assert f'id="d1-{name}"' in html
-    gain = dict(read_table(results / "results/tables/sync.json").rows)["1 h"][1]
+    gain = dict(read_table(replayed / "results/tables/sync.json").rows)["1 h"][1]
     judged = 1 if gain.verdict == "better" else 0
     assert f"{judged} of 1 do" in html and "paper 0.350" in html
     assert "4 replays with 2 seeds, 0 diverged" in html
     assert "Monolith, Table 2" in html and "Table 3" not in html  # what was not run, of a log only
 
 
-def test_a_damaged_table_of_runs_is_refused(results, drifting_log, definitions, tmp_path, capsys):
-    text = (results / "results/replays.csv").read_text()
+def test_a_damaged_table_of_runs_is_refused(replayed, drifting_log, definitions, tmp_path, capsys):
+    text = (replayed / "results/replays.csv").read_text()
     (tmp_path / "replays.csv").write_text(text.replace(",done,", ",dome,", 1))
     assert run_on_log(drifting_log, definitions, tmp_path, "sync") == 2
     assert "replays.csv: line 2 is damaged (status is 'dome'" in capsys.readouterr().err
 
 
-def test_a_long_log_is_drawn_by_day(results, monkeypatch):
+def test_a_long_log_is_drawn_by_day(replayed, monkeypatch):
     """60 days have more hours than a figure can show."""
-    session_results = {"never": read_replays(results / "results")[:1]}
+    session_results = {"never": read_replays(replayed / "results")[:1]}
     experiment = load_experiment("monolith_sync")
-    runs = results / "results/runs"
+    runs = replayed / "results/runs"
     found = {label: {1: each[0]} for label, each in session_results.items()}
     for most, words in ((14, "hour"), (1, "day")):
         monkeypatch.setattr(replay_outputs, "MOST_DAYS", most)
