@@ -23,6 +23,7 @@ def allowed_imports():
     return {component: set(re.findall(r"`(\w+)`", components)) for component, components in rows}
 
 
+@cache
 def modules():
     """Dotted name -> file, of the whole package."""
     found = {}
@@ -34,15 +35,25 @@ def modules():
     return found
 
 
-def imported(file, names):
+@cache
+def nodes(file):
+    """The imports, names of attributes and arguments in a file, which is parsed once."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Attribute, ast.keyword)
+    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)]
+
+
+@cache
+def imported(file):
     """Modules of the package that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    found = set()
+    for node in nodes(file):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith(PACKAGE))
+            found |= {alias.name for alias in node.names if alias.name.startswith(PACKAGE)}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in names else node.module
+                found.add(full if full in modules() else node.module)
+    return found
 
 
 def component_of(module):
@@ -54,7 +65,7 @@ def uses():
     """(component, imported component) -> one file that does it."""
     names, found = modules(), {}
     for module, file in names.items():
-        for other in imported(file, names):
+        for other in imported(file):
             pair = component_of(module), component_of(other)
             inside = pair[0] in ("__main__", pair[1]) or "" in pair
             if not inside and pair not in EXCEPTIONS:
@@ -106,7 +117,7 @@ def test_tests_import_few_modules_that_are_not_public():
     """Each of them is one that cannot be moved or merged without a change of tests."""
     names = modules()
     files = (ROOT / "tests").rglob("*.py")
-    internal = {other for file in files for other in imported(file, names)} - public_modules()
+    internal = {other for file in files for other in imported(file)} - public_modules()
     assert len(public_modules() & set(names)) == len(public_modules()) >= 10
     assert len(internal) <= MOST_INTERNAL, f"{len(internal)} internal modules"
 
@@ -115,16 +126,15 @@ def test_reading_raw_logs_stands_below_prepared_folders():
     names = modules()
     for module, file in names.items():
         if module.startswith(f"{PACKAGE}.workflows.raw"):
-            for other in imported(file, names):
+            for other in imported(file):
                 assert not other.startswith(f"{PACKAGE}.workflows.prepared"), file
 
 
 @pytest.mark.parametrize("folder", FOLDERS[1:])
 def test_a_folder_with_two_import_names_compiles_no_loops(folder):
     """Numba's cache on disk names the module: under the other name it cannot be read."""
-    names = modules()
     for file in (ROOT / folder).rglob("*.py"):
-        assert f"{PACKAGE}.kernels.compiled" not in imported(file, names), file
+        assert f"{PACKAGE}.kernels.compiled" not in imported(file), file
 
 
 # Each folder or module of the component may import those before it.
@@ -151,7 +161,7 @@ def test_within_a_component_imports_go_down(component):
     rooms = {room_of(module) for module in names} - {""}
     assert set(order) <= rooms and (component == "online" or set(order) == rooms)
     for module, file in names.items():
-        for other in imported(file, names):
+        for other in imported(file):
             pair = room_of(module), room_of(other)
             if set(pair) <= set(order) and pair not in TYPES:
                 assert order.index(pair[1]) <= order.index(pair[0]), f"{file} imports {other}"
@@ -168,9 +178,9 @@ def test_no_folder_holds_more_than_about_a_dozen_files():
 UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
-def unpickles(code):
-    """What in the code can run a file that it reads: such imports, and NVTabular's loader."""
-    for node in ast.walk(ast.parse(code)):
+def unpickles(among):
+    """What of nodes of code can run a file that it reads: such imports, and NVTabular's loader."""
+    for node in among:
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.split(".")[0] in UNPICKLING)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNPICKLING:
@@ -183,18 +193,18 @@ def unpickles(code):
 
 def test_nothing_unpickles():
     """A prepared folder, a run or a repository from somebody else is safe to open."""
-    found = {file.name: list(unpickles(file.read_text())) for file in modules().values()}
+    found = {file: list(unpickles(nodes(file))) for file in modules().values()}
     assert not any(found.values()), {name: each for name, each in found.items() if each}
     code = "import pickle\nfrom joblib import load\nnvt.Workflow.load(x)\nf(allow_pickle=True)"
-    assert len([*unpickles(code)]) == 4
+    assert len([*unpickles(ast.walk(ast.parse(code)))]) == 4
 
 
 def test_examples_load_no_workflow_but_their_own():
-    loading = [p for p in (ROOT / "examples").rglob("*.py") if [*unpickles(p.read_text())]]
+    loading = [p for p in (ROOT / "examples").rglob("*.py") if [*unpickles(nodes(p))]]
     assert [p.name for p in loading] == ["merlin_models.py"]
     assert 'Workflow.load(str(out / "workflow"))' in loading[0].read_text()
     pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "containers/README.md"]
     blocks = [
         b for p in pages for b in re.findall("^```python\n(.*?)^```", p.read_text(), re.M | re.S)
     ]
-    assert blocks and not [b for b in blocks if [*unpickles(b)]]
+    assert blocks and not [b for b in blocks if [*unpickles(ast.walk(ast.parse(b)))]]
