@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import subprocess
@@ -39,6 +40,7 @@ SHELL = {
     "kubectl",
     "$broker",
 }
+parser = functools.cache(build_parser)  # of all commands, as no line has one of its own
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -60,7 +62,7 @@ def check(words: list[str]) -> None:
     if "=" in program and rest[:1] == ["python"]:  # a variable for a script
         program, *rest = rest
     if program == "cowclip":
-        args = build_parser().parse_args(_without_file(rest))
+        args = parser().parse_args(_without_file(rest))
         if args.command == "train":
             settings_from_args(args)
         if getattr(args, "online_command", None) == "replay":

@@ -4,34 +4,22 @@ import pytest
 from definitions import line_of
 from markdown_pages import PAGES, ROOT, anchors, links, name
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=name)
-
 
 def relative(page):
     return [(to, *rest) for to, *rest in links(page) if not to.startswith(("http:", "https:"))]
 
 
-@every_page
-def test_relative_links_lead_to_files_and_headings(page):
-    for target, *_ in relative(page):
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_headings_and_definitions(page):
+    assert not [target for target, *_ in links(page) if target.startswith("http:")]
+    for target, text, is_code in relative(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists() and file.is_relative_to(ROOT), target
         if anchor:
             assert anchor in anchors(file), f"{target}: no such heading"
-
-
-@every_page
-def test_names_in_the_code_are_defined_where_the_link_says(page):
-    for target, text, is_code in relative(page):
         if is_code and target.endswith(".py") and not text.endswith(".py"):
-            assert line_of(text, page.parent / target), f"{text} is not defined in {target}"
-
-
-@every_page
-def test_links_that_lead_out_are_encrypted(page):
-    for target, *_ in links(page):
-        assert not target.startswith("http:"), target
+            assert line_of(text, file), f"{text} is not defined in {target}"
 
 
 def test_every_page_can_be_reached_from_the_index():
