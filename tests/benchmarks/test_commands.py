@@ -1,12 +1,8 @@
-"""The benchmarks on the command line: help, wrong input, Ctrl-C."""
+"""The benchmarks on the command line: help, Ctrl-C, files; tests/refusals has wrong input."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,36 +45,25 @@ def test_the_help_names_every_option(benchmark_of, script):
     assert named <= options and options - named <= set(others)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_benchmark_ends_orderly(benchmark_of, script, monkeypatch, capsys):
-    module = benchmark_of(script)
+def test_a_benchmark_ends_orderly(benchmark_of, monkeypatch, capsys):
+    module = benchmark_of("days")
+    for error, code, words in (
+        (KeyboardInterrupt(), 130, "interrupted; no result was written\n"),
+        (InputError("x is 3;\ngive 4"), 2, "error: x is 3; give 4\n"),
+    ):
 
-    def ended_by(error):
-        def refuse(*_):
+        def refuse(*_, error=error):
             raise error
 
         monkeypatch.setattr("argparse.ArgumentParser.parse_args", refuse)
-        return left(lambda: module.BENCHMARK.main([]), capsys)
-
-    assert ended_by(KeyboardInterrupt()) == (130, "interrupted; no result was written\n")
-    assert ended_by(InputError("x is 3;\ngive 4")) == (2, "error: x is 3; give 4\n")
+        assert left(lambda: module.BENCHMARK.main([]), capsys) == (code, words)
 
 
 @pytest.mark.parametrize("script", SUITES)
-def test_the_help_of_a_suite_names_its_parts(load, script, capsys):
-    suite = load(script).SUITE
-    assert tuple(suite.parts) == SUITES[script]
-    code, told = left(lambda: suite.main(["no-such-part"]), capsys)
-    assert code == 2 and all(part in told for part in suite.parts)
+def test_the_help_of_a_suite_names_its_parts(load, script):
+    assert tuple(load(script).SUITE.parts) == SUITES[script]
     named = re.findall(rf"python benchmarks/{script}.py (\w+)", load(script).__doc__)
     assert tuple(named) == SUITES[script]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_word_for_a_number_is_one_line(refused, script):
-    wrong = ["--rounds=x", "--runs=x", "--lookups=x", "--seconds=x", "--seeds=x"]
-    code, told = refused(script, *wrong)
-    assert code == 2 and "'x'" in told and "--help" in told
 
 
 def test_paths_and_memory_are_told_in_one_line_and_a_fault_of_ours_is_not_hidden(errors, capsys):
@@ -129,54 +114,6 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
     assert json.loads(file.read_text())["hardware"] == 1
 
 
-@pytest.mark.parametrize(
-    "script, bad, named",
-    [
-        ("baseline", ["--multipliers", "8,8"], "--multipliers 8,8"),
-        ("baseline", ["--mlp", "x"], "--mlp"),
-        ("baseline", ["--data", "somewhere", "--rows", "9"], "--rows and --seed"),
-        ("step diagnostics", ["--every", "0"], "--every is 0"),
-        ("step diagnostics", ["--seconds", "inf"], "--seconds is inf"),
-        ("rows kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
-        ("rows kernels", ["--vocabulary", "3000000000"], "3000000000"),
-        ("step lists", ["--values", "0"], "--values is 0"),
-        ("step lists", ["--steps", "0"], "--steps is 0"),
-        ("step loading", ["--data-memory", "0"], "--data-memory is 0"),
-        ("step loading", ["--model", "fm"], "'fm'"),
-        ("step loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
-        ("gpu_operations", ["--rows", "0"], "rows is 0; it must be"),
-        ("message_logs", ["--round-trips", "3"], "--round-trips is 3"),
-        ("message_logs", ["--logs", "amqp://host/a"], "unknown kind of log 'amqp'"),
-        ("online", ["--seconds", "5"], "--seconds is 5"),
-        ("online", ["--sync-every", "0"], "--sync-every is 0"),
-        ("outages", ["--seeds", "0"], "--seeds is 0"),
-        ("days", ["--days", "2"], "--days is 2; give at least 3"),
-        ("peers", ["--contestants", "nobody"], "'nobody'"),
-        ("peers", ["--rows", "600", "--batches", "512"], "--batches 512"),
-        ("peers", ["--deepctr-python", "no-such/python"], "no-such/python"),
-        ("prepare", ["--rows", "5,5"], "--rows 5,5"),
-        ("prepare", ["--workers", "x"], "--workers 'x'"),
-        ("prepare", ["--work", __file__], __file__),
-        ("versions", ["--against", ".", "--cases", "join,produce"], "join reads what produce"),
-        ("step profile", ["--update", "eager"], "eager"),
-        ("step profile", ["--steps", "0"], "--steps is 0"),
-        ("rows tables", ["--tfra-python", "no-such/python"], "no-such/python: no such program"),
-        ("serving triton", ["--batches", "1,5000"], "--batches 5000 is larger than"),
-        ("step vocabulary", ["--vocabularies", "4000,2000"], "--vocabularies 4000,2000"),
-        ("step vocabulary", ["--memory-factor", "nan"], "--memory-factor is nan"),
-        ("step vocabulary", ["--figure", "a.svg", "--json", "a.svg"], "a.svg"),
-        ("workers", ["--workers", "2,3"], "add 1"),
-        ("workers", ["--epochs", "1"], "--epochs is 1"),
-    ],
-)
-def test_odd_values(refused, script, bad, named, tmp_path, monkeypatch):
-    """One line, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    code, told = refused(script, *bad)
-    assert code == 2 and told.startswith("error: ") and named in told
-    assert not list(tmp_path.iterdir())
-
-
 def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
     prepare = load("prepare")
     monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0, 3.0))
@@ -194,24 +131,3 @@ def test_a_run_that_fails_is_told_by_its_last_words(load, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('the last words')"]
     with pytest.raises(InputError, match="ours: a run failed: the last words"):
         load("prepare").timed(command, tmp_path / "ours.log")
-
-
-@pytest.mark.system
-def test_ctrl_c_leaves_one_line_and_no_half_file(tmp_path):
-    command = [sys.executable, "benchmarks/prepare.py", "--rows", "30000000"]
-    process = subprocess.Popen(
-        [*command, "--work", str(tmp_path)],
-        cwd=BENCHMARKS.parent,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TQDM_DISABLE": "1"},
-        # What a shell starts in the background ignores SIGINT, and so does what that starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    until = time.monotonic() + 300
-    while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 130 and told == "interrupted; no result was written\n"
-    assert not list(tmp_path.iterdir())

@@ -51,30 +51,6 @@ def test_missing_and_unknown_values_get_their_ids(made):
     assert ids[:2] == [1, 2] and ids[2] > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--rows", "99"], "--rows 99: "),
-        (["--batch-size", "0"], "--batch-size 0: "),
-        (["--epochs", "0"], "--epochs 0: "),
-        (["--seed", "-1"], "--seed -1: "),
-    ],
-)
-def test_wrong_options_are_one_line(tmp_path, capsys, words, complaint):
-    assert example.main(["--out", str(tmp_path / "out"), *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"merlin_models: error: {complaint}") and error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_exists_is_left_alone(tmp_path, capsys):
-    (tmp_path / "mine.txt").write_text("dear")
-    assert example.main(["--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("merlin_models: error: ") and str(tmp_path) in error
-    assert len(error.splitlines()) == 1 and (tmp_path / "mine.txt").read_text() == "dear"
-
-
 @pytest.mark.skipif(SYSTEMS, reason="Merlin Systems is installed")
 def test_without_merlin_systems_the_remedy_is_named(tmp_path, capsys):
     assert example.main(["--out", str(tmp_path / "out"), "--ensemble"]) == 2

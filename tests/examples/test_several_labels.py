@@ -38,8 +38,3 @@ def test_each_way_gives_an_auc_by_label(log, tmp_path, monkeypatch):
     expected = [(way, label) for way in ("alone", "esmm") for label in several_labels.LABELS]
     assert [(row["way"], row["label"]) for row in found] == expected
     assert all(0 < float(row["test_auc"]) < 1 for row in found)
-
-
-def test_an_output_that_is_there_is_kept(log, capsys):
-    assert several_labels.main([str(log), "--out", str(log)]) == 2
-    assert "already exists" in capsys.readouterr().err

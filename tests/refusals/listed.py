@@ -12,6 +12,7 @@ words that are its name and come after `run`, or of an object with these keys:
 In `wrong`, a group has for each thing to say a content of its `file`.
 """
 
+import importlib
 import json
 import shlex
 import shutil
@@ -24,7 +25,10 @@ import pytest
 import states
 import yaml
 
+from cowclip_merlin.cli import main
+
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 GROUP = {"run", "given", "files", "state", "marks", "refused", "file", "wrong"}
 CASE = {"given", "run", "more", "files", "state", "marks", "leaves", "says"}
 
@@ -34,7 +38,7 @@ class Refusal:
     """A command line that ends in one line with these words.
 
     Args:
-        run: the command line.
+        run: the command line, of `cowclip` or of a script: `python benchmarks/days.py --days 2`.
         says: a regular expression that is found in the line.
         given: names of prepared folders and runs that are copied to where the command runs.
         files: path -> text or bytes to write, columns of a parquet file, changes of a JSON file, or
@@ -63,8 +67,19 @@ class Refusal:
             name, *arguments = self.state
             getattr(states, name)(folder, *arguments)
 
-    def words(self):
-        return shlex.split(self.run)
+    def program(self, monkeypatch):
+        """What runs the command, its words, and a pattern of how its error begins."""
+        first, *words = shlex.split(self.run)
+        if first != "python":
+            return main, [first, *words], "cowclip"
+        script = ROOT / words[0]
+        monkeypatch.syspath_prepend(str(script.parent))
+        module = importlib.import_module(script.stem)
+        if script.parent.name == "examples":
+            return module.main, words[1:], f"{script.stem}: error: "
+        found = vars(module)
+        begins = r"([\w.]+( \w+)?: )?error: "  # argparse names the program
+        return (found.get("SUITE") or found["BENCHMARK"]).main, words[1:], begins
 
 
 def listed():

@@ -1,0 +1,33 @@
+"""A file of the user's is replaced if a command is asked to; the YAML files have the others."""
+
+import pytest
+
+from cowclip_merlin.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(copy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mine")
+    for name in ("data", "run"):
+        copy(name, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("evaluate run data --predictions mine.csv", "mine.csv"),
+        ("generate --rows 9 --out mine", "mine"),
+        ("inspect run --out .", "clip.svg"),
+    ],
+)
+def test_a_file_is_replaced_if_asked(words, name, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / name).write_text("the user's")
+    assert main([*words.split(), "--overwrite"]) == 0
+    assert (folder / name).read_bytes() != b"the user's"
+
+
+@pytest.mark.thorough
+def test_figures_of_a_run_are_drawn_again_in_the_run(folder):
+    assert main(["inspect", str(folder / "run")]) == main(["inspect", str(folder / "run")]) == 0
