@@ -91,7 +91,7 @@ def test_vowpal_wabbit_reads_a_namespace_for_each_column(others):
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_ours_is_what_cowclip_train_trains(measured, tmp_path):
-    data = log_of(tmp_path)
+    data = log_of(tmp_path, 200)
     given = ("--data", data.path, "--work", tmp_path / "work")
     result, text = measured("defaults", "--contestants cowclip --seeds 1", *given)
     (row,) = result["results"]

@@ -12,6 +12,7 @@ import pytest
 from cowclip_merlin.errors import InputError
 
 ROOT = Path(__file__).parents[2]
+BASELINE = "--base-batch-size 128 --multipliers 4,128 --epochs 1"
 WITHOUT_TENSORFLOW = """
 import runpy, sys
 sys.argv.pop(0)
@@ -21,34 +22,20 @@ assert "tensorflow" not in sys.modules
 """
 
 
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_diagnostics(measured):
-    small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"
-    result, out = measured("step diagnostics", small)
-    assert "| 32 |" in out and "| 64 |" in out and result["every"] == 3
-    for r in result["results"]:
-        assert len(r["rounds"]) == 2 and all(x["watched"] > x["probe"] > 0 for x in r["rounds"])
-        assert r["least"] <= r["cost"] <= r["most"]
-        assert r["cost_of_probes"] == pytest.approx(r["ms_per_probe"] / r["ms_per_step"] / 3)
-
-
 @pytest.mark.system
 def test_kernels_need_no_tensorflow(tmp_path):
     file = tmp_path / "kernels.json"
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, "benchmarks/rows.py", "kernels",
-         "--backend", "numba", "--batches", "64", "128", "--gaps", "1", "10",
-         "--vocabulary", "2000", "--rounds", "2",
-         "--copy-mb", "4", "--json", str(file)],
+         "--backend", "numba", "--batches", "64", "--gaps", "1", "--vocabulary", "2000",
+         "--rounds", "1", "--copy-mb", "4", "--json", str(file)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
     names = [r["kernel"] for r in result["results"]]
     steps = ["adam", "adagrad", "rowwise"]
-    of_batch = ["group", "unique", "clip", "update", *steps, "replay", "replay"]
-    assert names == ["copy", *of_batch * 2]
+    assert names == ["copy", "group", "unique", "clip", "update", *steps, "replay"]
     assert result["command"].startswith("python benchmarks/rows.py kernels --backend numba")
     assert result["load_before"] >= 0 and result["hardware"]["cores"]
     assert result["versions"]["numba"] and result["date"]
@@ -57,19 +44,7 @@ def test_kernels_need_no_tensorflow(tmp_path):
     assert n == 26 * 64 and by_name["update"]["bytes"] == 44 * n + 248 * u
     assert [by_name[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
     assert result["results"][0]["share_of_copy"] == 1.0
-    assert done.stdout.count("update") == 2
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_loading(load, measured, refused, tmp_path):
-    little, work = "--rows 2000 --rounds 1 --seconds 0.01", ["--work", tmp_path / "w"]
-    result, out = measured("step loading", f"{little} --batch-sizes 64", *work)
-    assert [r["what"] for r in result["results"]] == list(load("step_parts.loading").LOADERS)
-    assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
-    assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
-    code, told = refused("step loading", *little.split(), *work, "--batch-sizes", "1999")
-    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
+    assert done.stdout.count("update") == 1
 
 
 @pytest.mark.system
@@ -107,10 +82,10 @@ def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_outages(measured):
-    small = "--rows 4000 --seeds 1 --snapshot-hours 12 --catch-up 1,4 --batch-size 64 --rule sde"
+    small = "--rows 2000 --seeds 1 --snapshot-hours 12 --catch-up 4 --batch-size 64 --rule sde"
     result, out = measured("outages", small)
     assert list(result["skip"]) == ["none", "12 h"]
-    assert list(result["backlog"]) == ["1", "4", "4, not scaled", "not trained"]
+    assert list(result["backlog"]) == ["4", "4, not scaled", "not trained"]
     every = [*result["skip"].values(), *result["backlog"].values()]
     assert all(0 < each["auc"] < 100 for each in every)
     assert result["backlog"]["4"]["auc"] != result["backlog"]["4, not scaled"]["auc"]
@@ -120,7 +95,7 @@ def test_outages(measured):
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_days(measured):
-    result, out = measured("days", "--rows 3000 --days 3 --seeds 1 --batch-size 64")
+    result, out = measured("days", "--rows 1500 --days 3 --seeds 1 --batch-size 64")
     (run,) = result["runs"]
     assert run["each day"][0] == run["all days"][0], "the first day is the same training"
     assert run["each day"][1] != run["all days"][1]
@@ -191,49 +166,20 @@ def test_tables(measured):
 
 
 @pytest.mark.system
-def test_a_failed_process_of_tables_is_one_line(load):
+def test_a_failed_process_of_tables_is_one_line(load, tmp_path):
     peers = load("row_parts.other_tables")
-    ids = np.zeros((1, 26), np.int64)  # this interpreter lacks the package
+    ids, python = np.zeros((1, 26), np.int64), tmp_path / "python"
+    python.write_text("#!/bin/sh\necho No module named recommenders_addons >&2\nexit 1\n")
+    python.chmod(0o755)
     with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
-        peers.tfra_speeds(sys.executable, 1, batch=1, ids=ids, known=ids, zipf=ids)
-
-
-def test_lists_are_timed_per_looked_up_id(measured, load, monkeypatch):
-    part = load("step_parts.lists")
-    seen, rows_of = [], part.random_rows
-
-    def random_rows(*args, **options):
-        seen.append(rows_of(*args, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(part, "random_rows", random_rows)
-    small = "--batches 16 --values 5 --updates lazy --vocabulary 2000 --rounds 2 --steps 2"
-    result, out = measured("step lists", small)
-    (row,) = result["results"]
-    one, lists = seen
-    assert one.lengths is None and lists.lengths.shape == (32, 26)
-    assert one.ids.size == 160 * 26 and lists.lengths.mean() == pytest.approx(5, rel=0.1)
-    assert (lists.lengths.min(), lists.lengths.max()) == (1, 9)
-    found = [b / a for a, b in zip(row["times"]["one"], row["times"]["lists"], strict=True)]
-    assert row["ratio"] == pytest.approx(np.median(found)) and "| lazy | 16 |" in out
-
-
-@pytest.mark.runs
-def test_an_epoch_has_the_time_of_its_flush_and_an_auc(measured):
-    small = "--vocabularies 2000 --batch-sizes 512 --updates exact --rows 40000 --held-out 5000"
-    result, out = measured("step epoch", small)
-    (row,) = result["results"]
-    assert (row["steps"], row["of_steps"], len(row["tenths"])) == (79, 79, 10)
-    flush = 1000 * row["flush_seconds"] / 79
-    assert row["ms_per_step_with_flush"] == pytest.approx(row["ms_per_step"] + flush)
-    assert 0.55 < row["auc"] < row["auc_of_truth"] < 0.8 and "| exact | 79 |" in out
+        peers.tfra_speeds(str(python), 1, batch=1, ids=ids, known=ids, zipf=ids)
 
 
 @pytest.mark.system
 def test_versions(measured, tmp_path):
     python = tmp_path / "other" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text("#!/bin/sh\n")  # does nothing, and well
     python.chmod(0o755)
     some = "start,produce,join,decode"
     small = f"--rows 300 --runs 1 --cases {some}"
@@ -242,3 +188,70 @@ def test_versions(measured, tmp_path):
     for case, versions in result["cases"].items():
         assert [len(versions[who]) for who in ("this", "other")] == [1, 1]
         assert versions["this"][0]["cpu_seconds"] > 0 and f"| {case} | cpu seconds |" in out
+
+
+@pytest.fixture
+def baseline(load):
+    return load("baseline")
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_every_configuration_is_in_the_table_and_in_json(measured, refused, tmp_path):
+    """And a second time, finished runs are used again, but no others and no half ones."""
+    small = f"{BASELINE} --rows 2000 --updates exact,dense --l2 1e-4 --seeds 2"
+    work = tmp_path / "work"
+    given = ["--mlp", "8", "--work", work]
+    result, out = measured("baseline", small, *given)
+    expected = [
+        ("128 baseline", "dense"), ("128 exact", "exact"), ("512 CowClip", "exact"),
+        ("512 CowClip", "dense"),
+    ]  # fmt: skip
+    assert [(r["line"], r["update"]) for r in result["results"]] == expected
+    for name, update in expected:
+        assert f"| {name} | {update} |" in out
+    assert out.count("omitted: 16K CowClip") == 2
+    first, exact = result["results"][:2]
+    assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0 < exact["speed_up"]
+    assert first["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
+    assert all(len(r["runs"][0]["seconds"]) == 1 for r in result["results"])
+    assert [r["seed"] for r in first["runs"]] == [1, 2]
+    assert first["runs"][0]["test_auc"] != first["runs"][1]["test_auc"]
+    assert sum(result["rows"].values()) == 2000 and 0.5 < result["best_possible_auc"] < 1
+    assert result["overrides"] == {"l2": 1e-4} and not list(work.glob("runs/*/checkpoints"))
+    again = measured("baseline", small, *given)[0]["results"]
+    assert all(r["used_again"] for line in again for r in line["runs"])
+    code, told = refused("baseline", *small.split(), "--mlp", "4", "--work", work)
+    assert code == 2 and "other settings" in told
+    metrics = work / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    code, told = refused("baseline", *small.split(), *given)
+    assert code == 2 and "not finished; delete the folder" in told
+
+
+def test_a_stopped_run_is_told_with_the_folder_to_delete(
+    baseline, refused, data, tmp_path, monkeypatch
+):
+    def stopped(*_, **__):
+        raise baseline.Stopped(15)
+
+    monkeypatch.setattr(baseline, "train", stopped)
+    code, told = refused("baseline", *BASELINE.split(), "--data", data, "--work", tmp_path)
+    assert code == 128 + 15 and f"delete the last folder in {tmp_path}/runs" in told
+
+
+def test_the_speed_up_is_taken_within_each_pass(baseline):
+    """A machine that slows down from pass to pass favors no configuration."""
+
+    def runs(*passes):
+        return [{"seconds": seconds, "test_auc": [0.5], "seed": 1} for seconds in passes]
+
+    settings = baseline.BaselineSettings(work=Path("work"), multipliers=(8,))
+    base, exact, _ = settings.configurations()
+    made = {
+        base: runs([9, 4, 4], [9, 6, 6], [80, 80, 9]),
+        exact: runs([2, 2, 9], [4, 4, 1], [8, 8, 1]),
+    }
+    result = baseline._result(settings, exact, made, 10_000)
+    assert result["speed_up"] == 2  # of 2, 1.5 and 10
+    assert result["seconds_per_epoch"] == 4 and result["auc_points_to_baseline"] == 0

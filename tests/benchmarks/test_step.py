@@ -1,4 +1,4 @@
-"""The profile of a step: tiny, and what is read from the profiler."""
+"""Measurements of `step.py`, each on tiny tables, and what is read from the profiler."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 
 MS = 10**9  # picoseconds
+VOCABULARY = "--vocabularies 2000,4000 --batch-sizes 32,64 --mlp 8 --rounds 1 --steps 2 --warm-up 3"
 
 
 @pytest.mark.runs
@@ -112,3 +113,105 @@ def test_the_union_is_what_is_covered(events, pairs):
         covered[start : start + duration] = True
     made = [events.Event("x", start, duration) for start, duration in pairs]
     assert events.union(made) == covered.sum()
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_diagnostics(measured):
+    small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"
+    result, out = measured("step diagnostics", small)
+    assert "| 32 |" in out and "| 64 |" in out and result["every"] == 3
+    for r in result["results"]:
+        assert len(r["rounds"]) == 2 and all(x["watched"] > x["probe"] > 0 for x in r["rounds"])
+        assert r["least"] <= r["cost"] <= r["most"]
+        assert r["cost_of_probes"] == pytest.approx(r["ms_per_probe"] / r["ms_per_step"] / 3)
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_loading(load, measured, refused, tmp_path):
+    little, work = "--rows 2000 --rounds 1 --seconds 0.01", ["--work", tmp_path / "w"]
+    result, out = measured("step loading", f"{little} --batch-sizes 64", *work)
+    assert [r["what"] for r in result["results"]] == list(load("step_parts.loading").LOADERS)
+    assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
+    assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
+    code, told = refused("step loading", *little.split(), *work, "--batch-sizes", "1999")
+    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
+
+
+@pytest.mark.runs
+def test_an_epoch_has_the_time_of_its_flush_and_an_auc(measured):
+    small = "--vocabularies 2000 --batch-sizes 512 --updates exact --rows 40000 --held-out 5000"
+    result, out = measured("step epoch", small)
+    (row,) = result["results"]
+    assert (row["steps"], row["of_steps"], len(row["tenths"])) == (79, 79, 10)
+    flush = 1000 * row["flush_seconds"] / 79
+    assert row["ms_per_step_with_flush"] == pytest.approx(row["ms_per_step"] + flush)
+    assert 0.55 < row["auc"] < row["auc_of_truth"] < 0.8 and "| exact | 79 |" in out
+
+
+def test_lists_are_timed_per_looked_up_id(measured, load, monkeypatch):
+    part = load("step_parts.lists")
+    seen, rows_of = [], part.random_rows
+
+    def random_rows(*args, **options):
+        seen.append(rows_of(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(part, "random_rows", random_rows)
+    small = "--batches 16 --values 5 --updates lazy --vocabulary 2000 --rounds 2 --steps 2"
+    result, out = measured("step lists", small)
+    (row,) = result["results"]
+    one, lists = seen
+    assert one.lengths is None and lists.lengths.shape == (32, 26)
+    assert one.ids.size == 160 * 26 and lists.lengths.mean() == pytest.approx(5, rel=0.1)
+    assert (lists.lengths.min(), lists.lengths.max()) == (1, 9)
+    found = [b / a for a, b in zip(row["times"]["one"], row["times"]["lists"], strict=True)]
+    assert row["ratio"] == pytest.approx(np.median(found)) and "| lazy | 16 |" in out
+
+
+@pytest.fixture
+def vocabulary(load):
+    return load("step_parts.vocabulary")
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_every_line_is_in_the_table_and_in_json(measured, tmp_path):
+    figure = tmp_path / "vocabulary.svg"
+    result, out = measured("step vocabulary", f"{VOCABULARY} --missed 12", "--figure", figure)
+    for batch in (32, 64):
+        for update in ("dense", "exact", "lazy"):
+            for ids in ("2,000", "4,000"):
+                assert f"| {batch} | {update} | {ids} |" in out
+    rows = result["results"]
+    assert len(rows) == 2 * 2 * 3 and all(len(r["rounds"]) == 1 for r in rows)
+    assert all(0 < r["fastest"] <= r["ms_per_step"] <= r["slowest"] for r in rows)
+    assert all(r["ratio_to_smallest"] == 1 for r in rows if r["vocabulary"] == 2000)
+    assert [(f["vocabulary"], f["missed_steps"]) for f in result["flushes"]] == [
+        (2000, 12), (4000, 12)
+    ]  # fmt: skip
+    assert all(f["seconds"] > 0 for f in result["flushes"])
+    assert "| 2,000 | 12 |" in out and "| 4,000 | 12 |" in out
+    distinct = {(d["vocabulary"], d["batch"]): d["rows"] for d in result["distinct_rows"]}
+    assert all(distinct[2000, b] == distinct[4000, b] > b for b in (32, 64))
+    assert b"exact and its flush" in figure.read_bytes()
+
+
+def test_what_does_not_fit_is_left_out(vocabulary, monkeypatch, capsys):
+    settings = vocabulary.BENCHMARK.settings_from(
+        vocabulary.BENCHMARK.parser().parse_args([*VOCABULARY.split(), "--memory-factor", "4"])
+    )
+    monkeypatch.setattr(vocabulary, "bytes_left", lambda: 4 * settings.table_bytes(4000) - 1)
+    assert vocabulary.fitting(settings) == [2000]
+    assert "omitted: 4,000 ids" in capsys.readouterr().out
+
+
+def test_ids_are_spread_one_to_one_within_their_fields(vocabulary):
+    settings = vocabulary.VocabularySettings(vocabularies=(2000,), batches=(64,))
+    fields, rows = criteo_fields(123_457), vocabulary.draw(settings)
+    moved = vocabulary.spread(rows, fields).ids
+    assert (moved >= 0).all() and (moved.max(axis=0) < np.array(list(fields.values()))).all()
+    for before, after in zip(rows.ids.T, moved.T, strict=True):
+        pairs = {*zip(before.tolist(), after.tolist(), strict=True)}
+        assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})
