@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import functools
 import os
 import shlex
 import signal
@@ -18,6 +19,8 @@ from cowclip_merlin.cli.train import settings_from_args, train_command
 from cowclip_merlin.errors import StackError, error_message
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.run_settings import RunSettings
+
+parser = functools.cache(build_parser)
 
 
 @pytest.fixture
@@ -158,8 +161,7 @@ def all_actions(parser):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_every_option_is_and_its_default(command):
-    parser = build_parser()._subparsers._group_actions[0].choices[command]
-    actions = list(all_actions(parser))
+    actions = list(all_actions(parser()._subparsers._group_actions[0].choices[command]))
     assert not [action.dest for action in actions if not action.help]
     silent = [
         action.option_strings[0]
@@ -218,7 +220,7 @@ def test_the_command_of_settings_gives_the_settings(data):
     plain = st.sampled_from(["embedding_lr", "dense_lr", "l2", "init_std", "warmup_epochs"])
     known["overrides"] = data.draw(st.dictionaries(plain, st.floats(0, 1e9)))
     settings = RunSettings(**known)
-    args = build_parser().parse_args(shlex.split(train_command(settings))[1:])
+    args = parser().parse_args(shlex.split(train_command(settings))[1:])
     assert settings_from_args(args) == settings
 
 
