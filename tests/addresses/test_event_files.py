@@ -1,5 +1,6 @@
-"""Features files and events at addresses: read there, by every command that takes files of them."""
+"""Features files, events, data and searches at addresses: read there by every command."""
 
+import csv
 import json
 import os
 
@@ -9,11 +10,10 @@ import pytest
 from cowclip_merlin.addresses import Address, beside, expand
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.experiments.tuning.settings_file import read_settings
+from cowclip_merlin.online import EventLog, FileLog, load_features
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.raw_events import RawLog
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows import read_log
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -165,3 +165,50 @@ def test_a_replay_is_there_as_it_would_be_here(there, memory, capsys, tmp_path):
     replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=[*of_log, "--resume"])
     replay(f"{there}/day_1.csv", out=f"{there}/REPLAY", more=[*of_log, "--resume"], code=2)
     assert f"{there}/REPLAY: the run there has another log" in capsys.readouterr().err
+
+
+DATA, TUNED = "memory://a/DATA", "memory://a/TUNED"
+MODEL = ["--model", "deepfm", "--batch-size", "256", "--mlp", "8"]
+SEARCHED = 1200
+
+
+@pytest.fixture
+def searched(memory, tmp_path, monkeypatch):
+    """A prepared folder; the log that it is made of is beside it, and a features file."""
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{i * 7 % 3 // 2},{i * 400},{i % 30},{i / 9:.3f}" for i in range(SEARCHED))
+    log = "\n".join(["y,time,user,age", *rows, ""])
+    memory.pipe_file("/a/log.csv", log.encode())
+    features = "label: y\ntime: time\ncategorical: [user]\ncontinuous: [age]\n"
+    memory.pipe_file("/a/f.yaml", features.encode())
+    columns = ["--label", "y", "--categorical", "user", "--continuous", "age"]
+    assert main(["prepare", "table", "memory://a/log.csv", "--out", DATA, *columns]) == 0
+    return DATA
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_a_search_is_there_and_goes_on_there(searched, memory, capsys):
+    pytest.importorskip("optuna")
+    words = ["tune", searched, "--out", TUNED, *MODEL, "--epochs", "1"]
+    assert main([*words, "--trials", "1"]) == 0
+    found = [name.removeprefix("/a/TUNED/") for name in memory.find("/a/TUNED")]
+    assert {"study.db", "settings.yaml", "trials.csv", "history.svg"} <= set(found)
+    assert f"cowclip train {searched} --settings {TUNED}/settings.yaml" in capsys.readouterr().out
+    assert main([*words, "--trials", "2"]) == 2
+    assert f"{TUNED}: already exists; use --resume to go on" in capsys.readouterr().err
+    assert main([*words, "--trials", "2", "--resume"]) == 0
+    trials = list(csv.DictReader(memory.cat_file("/a/TUNED/trials.csv").decode().splitlines()))
+    assert len(trials) == 2
+    assert read_settings(Address(f"{TUNED}/settings.yaml"))["epochs"] == 1
+
+
+@pytest.mark.runs
+def test_experiments_read_what_is_there(searched, capsys):
+    options = ["--out", "RESULTS", "--seeds", "1", "--mlp", "8", "--dry-run"]
+    assert main(["experiment", "table2", "--data", searched, "--steps", "2", *options]) == 0
+    log = ["--log", "memory://a/lo*.csv", "--features", "memory://a/f.yaml"]
+    assert main(["experiment", "monolith_sync", *log, *options]) == 0
+    missing = ["--log", "memory://a/none.csv", "--features", "memory://a/f.yaml"]
+    assert main(["experiment", "monolith_sync", *missing, *options]) == 2
+    assert "memory://a/none.csv: no such file; check the path" in capsys.readouterr().err
