@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.system.processes import free_ports, start, wait_for, wait_or_kill
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,17 @@ def find_redis() -> str | None:
     """Debian's, or what `.ci/redis_server.sh` has unpacked."""
     unpacked = ROOT / "build/redis/redis-server"
     return shutil.which("redis-server") or (str(unpacked) if unpacked.is_file() else None)
+
+
+def later(call, seconds=60):
+    """What a call gives, as soon as the server is there."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except LogUnavailable:
+            if time.monotonic() > until:
+                raise
 
 
 class LogServer(ABC):
@@ -52,6 +64,10 @@ class LogServer(ABC):
             self.process = process
         else:
             wait_or_kill(process, 0)
+
+    def quick(self, url: str) -> str:
+        """The same address; its client gives up soon."""
+        return url
 
     def kill(self) -> None:
         self.process.kill()
@@ -116,6 +132,9 @@ class KafkaServer(LogServer):
     def url(self, name: str) -> str:
         # tansu 0.6.0 counts a batch as one message when it is asked for the end of a topic.
         return f"kafka://127.0.0.1:{self.port}/{name}?batch.num.messages=1"
+
+    def quick(self, url: str) -> str:
+        return f"{url}&message.timeout.ms=700"
 
     def topic(self, name: str, partitions: int) -> str:
         """Make a topic with so many partitions, and return its address."""

@@ -13,10 +13,10 @@ import pytest
 from joining import FEATURES, SETTINGS, ListLog, click, examples_of, impression, stream
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.online import FileLog, open_log
 from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
 from cowclip_merlin.online.joining.run_join import join_logs
-from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.open_log import open_log, open_to_append
+from cowclip_merlin.online.logs.open_log import open_to_append
 
 FILE = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
 
@@ -95,10 +95,8 @@ def test_a_damaged_message_is_set_aside(folder):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["redis", "kafka"])
-def test_joins_the_logs_of_a_server(tmp_path, request, kind):
-    server = request.getfixturevalue(f"{kind}_server")
-    urls = [server.url(f"join-{name}") for name in ("impressions", "actions", "examples")]
+def test_joins_the_logs_of_a_server(tmp_path, redis_server):
+    urls = [redis_server.url(f"join-{name}") for name in ("impressions", "actions", "examples")]
     impressions, clicks = stream(1, 300, SETTINGS)
     open_log(urls[0], create=True).append([impression(*each) for each in impressions])
     open_log(urls[1], create=True).append([click(*each) for each in clicks])

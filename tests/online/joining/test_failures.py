@@ -26,12 +26,12 @@ from joining import (
 )
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs import retrying
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training.event_reader import EventReader
@@ -49,16 +49,17 @@ class Killer:
     """Ends the process at call number `at`."""
 
     def __init__(self, at):
-        self.at, self.calls = at, 0
+        self.at, self.calls, self.killed = at, 0, None
 
-    def __call__(self):
+    def __call__(self, name="append"):
         self.calls += 1
         if self.calls == self.at:
+            self.killed = name
             raise Killed
 
     def before(self, method):
         def call(*args):
-            self()
+            self(method.__name__)
             return method(*args)
 
         return call
@@ -93,13 +94,13 @@ def patched(killer):
 @pytest.mark.thorough
 def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batches):
     """The process ends once at each of its calls in turn, and a new one goes on."""
-    impressions, clicks = stream(1, 25, SETTINGS)
+    impressions, clicks = stream(1, 12, SETTINGS)
     whole = damaged_logs(impressions, clicks)
     (tmp_path / "whole").mkdir()
     expected_counts = run_to_end(whole, SETTINGS, tmp_path / "whole")
     damaged = damaged_of(tmp_path / "whole")
     assert all(damaged)
-    at, survived = 0, False
+    at, survived, killed = 0, False, []
     while not survived:
         at += 1
         folder = tmp_path / str(at)
@@ -114,32 +115,13 @@ def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batche
             pass
         finally:
             patch.undo()
+        killed.append(killer.killed)
         counts = run_to_end(logs, SETTINGS, folder)
         assert logs[2].values == whole[2].values, at
         assert counts == expected_counts, at
         assert damaged_of(folder) == damaged, at
-    assert at > 90
+    assert {*killed} == {*STATEMENTS, "append", None} and len(killed) > 40
     assert examples_of(whole[2]) == merged.join(impressions, clicks, SETTINGS)[0]
-
-
-def test_killed_again_and_again(tmp_path, small_batches):
-    impressions, clicks = stream(2, 200, SETTINGS)
-    logs, draw, kills = logs_of(impressions, clicks), random.Random(3), 0
-    for _ in range(1000):
-        killer = Killer(draw.randrange(1, 60))
-        logs[2].before_append = logs[2].after_append = killer
-        patch = patched(killer)
-        try:
-            counts = run_to_end(logs, SETTINGS, tmp_path)
-            break
-        except Killed:
-            kills += 1
-        finally:
-            patch.undo()
-    assert kills > 10
-    expected, expected_counts = merged.join(impressions, clicks, SETTINGS)
-    assert examples_of(logs[2]) == expected
-    assert counts == expected_counts
 
 
 def test_partitions_killed_again_and_again(tmp_path, small_batches):
@@ -183,7 +165,7 @@ import logging, sys
 sys.path.insert(0, sys.argv[1])
 from joining import SETTINGS, run_to_end
 from cowclip_merlin.online.joining import loop
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog
 from pathlib import Path
 
 loop.READ_AT_ONCE = 40
@@ -209,7 +191,7 @@ def test_killed_by_the_system_at_random_moments(tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "started\n"
         target = examples.end()[0] + draw.randrange(1, 1000)
-        while process.poll() is None and (kills == 5 or examples.end()[0] < target):
+        while process.poll() is None and (kills == 3 or examples.end()[0] < target):
             time.sleep(0.002)
         ended = process.poll() == 0
         if not ended:
@@ -217,7 +199,7 @@ def test_killed_by_the_system_at_random_moments(tmp_path):
             process.wait()
             kills += 1
         process.stdout.close()
-    assert kills >= 3
+    assert kills >= 2
     values = [message.value for message in examples.read(examples.start(), 10**6)]
     assert examples_of(ListLog(values)) == merged.join(impressions, clicks, SETTINGS)[0]
 

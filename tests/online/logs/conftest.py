@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog, open_log
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
-from cowclip_merlin.online.logs.open_log import open_log
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -1,5 +1,6 @@
-"""What all kinds of logs promise, held against a plain list."""
+"""What all kinds of logs promise, held against a plain list; and what their servers do."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_servers import KafkaServer, RedisServer, later
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import MessagesLost, lag
+from cowclip_merlin.online import open_log
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost, lag
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 STEPS = st.lists(
@@ -104,7 +107,7 @@ def test_any_sequence_of_steps_is_that_of_a_list(kind):
 
 APPENDS = """
 import random, sys
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online import open_log
 url, me = sys.argv[1:]
 log, rng = open_log(url, create=True), random.Random(me)
 for number in range(30):
@@ -205,3 +208,54 @@ def test_reading_past_a_trim_is_an_error_and_the_rest_stays(kind):
     log.trim(log.end())
     assert read_all(log, log.end()) == [] and log.append([b"new"])[0] == 41
     log.close()
+
+
+@pytest.fixture(params=["redis", "kafka"])
+def dying(request, tmp_path, monkeypatch):
+    """A server of its own, which a test may kill; and makes clients impatient."""
+    server = {"redis": RedisServer, "kafka": KafkaServer}[request.param](tmp_path)
+    module = importlib.import_module(f"cowclip_merlin.online.logs.{request.param}_log")
+    yield server, lambda: monkeypatch.setattr(module, "TIMEOUT", 0.7)
+    server.kill()
+
+
+@pytest.mark.system
+def test_a_server_that_hangs_is_unavailable_and_then_there_again(dying):
+    server, make_impatient = dying
+    place = open_log(server.url("a"), create=True).append([b"a"])
+    make_impatient()
+    log = later(lambda: open_log(server.quick(server.url("a"))))
+    start = later(log.start)
+    assert [m.value for m in later(lambda: log.read(start, 9))] == [b"a"]
+    server.pause()
+    for call in (
+        log.end,
+        log.start,
+        lambda: log.read(place, 1, wait=60),
+        lambda: log.append([b""]),
+    ):
+        with pytest.raises(LogUnavailable, match=rf"^{log.name}: .*is the server running"):
+            call()
+    server.go_on()
+    assert later(lambda: log.append([b"b"]))[0] >= 2
+    assert later(lambda: log.read(place, 1)) and later(lambda: log.read(start, 1))
+    log.close()
+
+
+@pytest.mark.system
+def test_a_waiting_reader_notices_the_end_of_the_server(dying):
+    server, make_impatient = dying
+    log, told = open_log(server.url("a"), create=True), []
+    make_impatient()
+
+    def wait():
+        try:
+            log.read(log.start(), 1, wait=600)
+        except LogUnavailable as error:
+            told.append(error)
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    server.kill()
+    reader.join(60)
+    assert len(told) == 1

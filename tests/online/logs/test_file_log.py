@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs.frames import pack, size_of
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 
@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_nothing_half_appended(tmp_path):
 
 WRITER = """
 import sys
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog
 log, number = FileLog(sys.argv[1], segment_bytes=1 << 20), 0
 while True:
     values = [b"%d " % i * 1000 for i in range(number, number + 50)]

@@ -1,12 +1,15 @@
-"""Errors of Kafka: whether waiting helps."""
+"""Errors of Kafka: whether waiting helps; and the packages of logs, which may be missing."""
+
+import sys
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.kafka_errors import KafkaErrors
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.open_log import open_log
 
 
 @pytest.mark.system
@@ -62,3 +65,13 @@ def test_a_refusal_is_told_until_a_call_succeeds():
         pass
     with pytest.raises(LogUnavailable), errors.told():
         raise silent
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    for scheme, package in (("redis", "redis"), ("kafka", "confluent_kafka")):
+        monkeypatch.setitem(sys.modules, package, None)
+        own = f"cowclip_merlin.online.logs.{scheme}"
+        for name in [name for name in sys.modules if name.startswith(own)]:
+            monkeypatch.delitem(sys.modules, name)
+        with pytest.raises(InputError, match=r"pip install 'cowclip-merlin\[online\]'$"):
+            open_log(f"{scheme}://h/a")

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import threading
 import time
 
@@ -11,8 +10,8 @@ from log_servers import RedisServer, find_redis
 from redis import exceptions
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.logs.redis_errors import log_error
 from cowclip_merlin.system.processes import free_ports
 
@@ -72,21 +71,6 @@ def test_a_killed_server_comes_back_with_all_that_it_acknowledged(server, flush)
     log.close()
 
 
-def test_a_server_that_hangs_is_unavailable_and_then_there_again(server, monkeypatch):
-    from cowclip_merlin.online.logs import redis_log
-
-    monkeypatch.setattr(redis_log, "TIMEOUT", 2)
-    log = open_log(server.url("a"), create=True)
-    place = log.append([b"a"])
-    server.pause()
-    for call in (log.end, lambda: log.read(place, 1, wait=60), lambda: log.append([b"x"])):
-        with pytest.raises(LogUnavailable, match="is the server running"):
-            call()
-    server.go_on()
-    assert [m.value for m in log.read((0, 0, 0), 1)] == [b"a"]
-    log.close()
-
-
 def test_a_server_that_forgot_its_messages_is_noticed(server):
     log = open_log(server.url("a"), create=True)
     place = log.append([b"a", b"b"])
@@ -126,22 +110,6 @@ def test_a_place_of_another_log_trims_nothing(server):
     with pytest.raises(MessagesLost, match="nothing trimmed"):
         log.trim(other.append([b"b", b"c"]))  # two: the clock may be the same
     assert log.start() == (0, 0, 0) and len(log.read(log.start(), 9)) == 1
-
-
-def test_a_waiting_reader_notices_the_end_of_the_server(server):
-    log, told = open_log(server.url("a"), create=True), []
-
-    def wait():
-        try:
-            log.read(log.end(), 1, wait=600)
-        except LogUnavailable as error:
-            told.append(error)
-
-    reader = threading.Thread(target=wait)
-    reader.start()
-    server.kill()
-    reader.join(60)
-    assert len(told) == 1
 
 
 def test_entries_of_other_programs_are_messages(server):
@@ -248,12 +216,3 @@ def test_tls(tmp_path):
             open_log(f"{url}?ssl_ca_certs=none.pem")
     finally:
         server.kill()
-
-
-def test_a_missing_package_is_one_line():
-    code = "import sys; sys.modules['redis'] = None; sys.modules['confluent_kafka'] = None\n"
-    code += "from cowclip_merlin.online.logs.open_log import open_log\n"
-    code += "for scheme in ('redis', 'kafka'):\n    try: open_log(scheme + '://h/a')\n"
-    code += "    except ValueError as error: print(error)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert told.count("pip install 'cowclip-merlin[online]'\n") == 2
