@@ -12,8 +12,8 @@ BATCH = 256
 
 @pytest.fixture(scope="session")
 def small_settings():
-    from cowclip_merlin.online.settings import OnlineSettings
-    from cowclip_merlin.training.run_settings import RunSettings
+    from cowclip_merlin.online import OnlineSettings
+    from cowclip_merlin.training import RunSettings
 
     small = {"batch_size": BATCH, "mlp": (8,), "embedding_dim": 4, "seed": 7, "update": "lazy"}
     rates = {"embedding_lr": 0.01, "dense_lr": 0.01, "init_std": 0.1}
@@ -25,7 +25,7 @@ def new_run(small_settings, features, events):
     """Makes a trainer with a run in a folder, synced once."""
     from published import PublishedTrainer
 
-    from cowclip_merlin.online.logs.file_log import FileLog
+    from cowclip_merlin.online import FileLog
 
     def make(folder):
         made = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))

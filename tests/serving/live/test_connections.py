@@ -8,8 +8,7 @@ import time
 from unittest.mock import Mock
 
 import pytest
-from http_clients import URL
-from running_server import ask, request, running, until_closed
+from http_clients import URL, ask, request, running, until_closed
 from uvicorn.server import ServerState
 
 from cowclip_merlin.errors import InputError

@@ -3,25 +3,18 @@
 import json
 
 import pytest
-from http_clients import LIMITS, URL
-from running_server import ask, request, running
+from http_clients import LIMITS, URL, ask, request, running
 
 TOKEN = "Authorization: Bearer s3cret"
 PRIVATE = (URL, "/v1/status", "/v1/history", "/metrics")
 PUBLIC = ("/", "/docs", "/openapi.json", "/ready")
 METHODS = (
-    "GET",
-    "HEAD",
-    "OPTIONS",
-    "POST",
-    "PUT",
-    "PATCH",
-    "DELETE",
-    "TRACE",
-    "CONNECT",
-    "get",
-    "X",
-)
+    "GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "get", "X",
+)  # fmt: skip
+
+
+def method_of(path):
+    return "POST" if path == URL else "GET"
 
 
 def spellings(path):
@@ -47,7 +40,7 @@ def spellings(path):
     raw += [
         (path + end).encode("utf-8") for end in ("\u2028", "\x85", "\xa0", "\x00", "\x0b", "\n")
     ]
-    found = [(method, target) for method in ("GET", "POST") for target in raw]
+    found = [(method_of(path), target) for target in raw]
     return found + [(method, path.encode()) for method in METHODS]
 
 
@@ -74,23 +67,22 @@ def is_refusal(status, body):
     )
 
 
-@pytest.mark.parametrize("path", PRIVATE + PUBLIC)
+@pytest.mark.parametrize("path", PRIVATE)
 def test_only_public_content_comes_without_the_token(port, public, path):
     tried = spellings(path)
     assert len(set(tried)) >= 50
     for method, target in tried:
         status, body = ask(port, request(target, method))
         assert body in public or is_refusal(status, body), (method, target, status, body[:80])
-    if path in PRIVATE:
-        assert ask(port, request(path, "POST" if path == URL else "GET"))[0] == 401
+    assert ask(port, request(path, method_of(path)))[0] == 401
 
 
 @pytest.mark.parametrize("path", PRIVATE)
 def test_headers_lead_nowhere_else(port, public, path):
-    method = "POST" if path == URL else "GET"
     for header in (
         f"X-Original-URL: {path}", f"X-Rewrite-URL: {path}", f"X-Forwarded-Prefix: {path}",
-        f"X-Forwarded-Path: {path}", f"X-HTTP-Method-Override: {method}", "Authorization: Bearer",
+        f"X-Forwarded-Path: {path}", f"X-HTTP-Method-Override: {method_of(path)}",
+        "Authorization: Bearer",
         "Authorization: Bearer ", "Authorization: bearer s3cret", "Authorization: s3cret",
         f"{TOKEN}\r\nAuthorization: Bearer wrong", "X-Authorization: Bearer s3cret",
         "Proxy-Authorization: Bearer s3cret", "Cookie: token=s3cret", f"A: b\r\n {TOKEN}",

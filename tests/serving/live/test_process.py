@@ -1,20 +1,26 @@
 """A server as its own process: it follows a log, refuses what is too much, and ends in order."""
 
 import json
-import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+from itertools import chain
 from types import SimpleNamespace
+from unittest.mock import Mock
+from urllib.request import Request, urlopen
 
 import pytest
+from http_clients import LIMITS, ask, request, running
+from published import follower_of, publish
 from server_process import ServerProcess
 from sync_logs import ListLog
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused
 from cowclip_merlin.serving.live import process
 from cowclip_merlin.serving.live.follower import Follower
@@ -24,8 +30,6 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, small_settings, features, events):
-    from published import publish
-
     folder = tmp_path_factory.mktemp("process")
     return publish(folder, small_settings, features, events.filter(slice(0, 256)))
 
@@ -119,20 +123,27 @@ def test_a_port_in_use_and_a_wrong_token_are_one_line(tmp_path, capsys, monkeypa
     assert "COWCLIP_TOKEN: the token " in capsys.readouterr().err
 
 
+MISSING = """
+import sys
+from cowclip_merlin.cli import main
+for name in ("prometheus_client", "uvicorn", "fastapi"):
+    kept = sys.modules.pop(name, None)
+    sys.modules[name] = None
+    print(main(["online", "serve", "--from", sys.argv[1]]))
+    del sys.modules[name]
+    sys.modules.update({name: kept} if kept else {})
+"""
+
+
 def test_a_missing_package_is_one_line(tmp_path):
     """Whichever of the packages it is."""
     (tmp_path / "sync").mkdir()
-    for name in ("uvicorn", "fastapi", "prometheus_client"):
-        script = (
-            f"import sys; sys.modules[{name!r}] = None; from cowclip_merlin.cli import main; "
-            f"sys.exit(main(['online', 'serve', '--from', {str(tmp_path / 'sync')!r}]))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120,
-            env={**os.environ},
-        )  # fmt: skip
-        assert done.returncode == 2, done.stderr
-        assert "pip install 'cowclip-merlin[online]'" in done.stderr.splitlines()[-1]
+    command = [sys.executable, "-c", MISSING, str(tmp_path / "sync")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["2"] * 3, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert all("pip install 'cowclip-merlin[online]'" in line for line in lines)
 
 
 def test_a_server_from_its_start_to_its_end(tmp_path, new_run, rows):
@@ -140,13 +151,15 @@ def test_a_server_from_its_start_to_its_end(tmp_path, new_run, rows):
     (tmp_path / "sync").mkdir()
     (tmp_path / "token").write_text("s3cret\n")
     token = {"Authorization": "Bearer s3cret"}
-    with ServerProcess(tmp_path / "sync", "--token-file", tmp_path / "token") as server:
+    options = ("--token-file", tmp_path / "token", "--log-format", "json")
+    with ServerProcess(tmp_path / "sync", *options) as server:
         assert server.predict(rows[:1])[0] == 401 and server.get("/v1/status", ok=()) is None
         status, answer = server.predict(rows[:1], **token)
         assert status == 503 and "no snapshot yet" in answer["error"]
         new_run(tmp_path)
         server.wait_for(lambda: server.get("/v1/status", **token)["model"])
         assert server.get("/ready") == {"ready": True}
+        assert all(json.loads(line)["level"] for line in server.lines)
         answer = answer_after_signal(server, rows, signal.SIGTERM)
         assert answer.startswith(b"HTTP/1.1 200") and b'"predictions"' in answer
         assert server.process.wait(timeout=300) == 128 + signal.SIGTERM
@@ -212,15 +225,20 @@ def certificate(tmp_path_factory):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
-def test_it_speaks_https_and_nothing_else(made, certificate, rows):
-    cert, key = certificate
-    options = ("--tls-cert", cert, "--tls-key", key, "--log-format", "json")
-    with ServerProcess(made.log.name, *options, trusted=cert) as running:
-        running.wait_for(lambda: running.get("/ready"))
-        assert running.url.startswith("https://")
-        assert running.predict(rows[:3])[0] == 200
-        assert b"200" not in running.raw(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")[0]
-        assert all(json.loads(line)["level"] for line in running.lines)
+def test_it_speaks_https_and_nothing_else(made, certificate, rows, monkeypatch):
+    options = [*zip(("--tls-cert", "--tls-key", "--port"), (*map(str, certificate), "0"))]
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "_set_up_tensorflow", lambda _: None)
+        patch.setattr(process, "http_config", Mock(side_effect=InputError("seen")))
+        assert main(["online", "serve", "--from", made.log.name, *chain(*options)]) == 2
+        assert process.http_config.call_args.args[2] == certificate
+    context = ssl.create_default_context(cafile=certificate[0])
+    body, kind = json.dumps({"events": rows[:3]}).encode(), {"Content-Type": "application/json"}
+    with running(follower_of(made), LIMITS, certificate) as port:
+        url = f"https://127.0.0.1:{port}/v1/predict"
+        with urlopen(Request(url, body, kind), context=context, timeout=30) as answer:
+            assert len(json.load(answer)["predictions"]) == 3
+        assert ask(port, request("/ready")) == (0, b"")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")

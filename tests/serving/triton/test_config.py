@@ -1,10 +1,12 @@
-"""config.pbtxt, read by protobuf, and the settings that decide it."""
+"""config.pbtxt, read by protobuf, and the settings that decide it; what the command refuses."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_config import parse
 
+from cowclip_merlin import compat
+from cowclip_merlin.cli import main
 from cowclip_merlin.serving.triton.config import config_text
 from cowclip_merlin.serving.triton.model import check_config
 from cowclip_merlin.serving.triton.settings import RepositorySettings
@@ -81,3 +83,33 @@ def test_the_config_of_another_model_is_refused(changed, wrong):
 def test_the_config_of_other_labels_is_refused():
     with pytest.raises(ValueError, match="outputs buy, t; "):
         check_config(config_of(INPUTS, {"y": OUTPUTS["y"], "buy": OUTPUTS["t"]}), COLUMNS_OF_MODEL)
+
+
+@pytest.fixture
+def export(trained_table, tmp_path, capsys):
+    """Runs the command; returns its exit code and what it wrote to both streams."""
+
+    def run(*words, data="DATA", out="REPO"):
+        paths = [str(trained_table / "RUN"), str(trained_table / data)]
+        code = main(["export", *paths, "--out", str(tmp_path / out), *words])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def test_an_existing_folder_stays_as_it_is(export, tmp_path):
+    (tmp_path / "REPO").mkdir()
+    (tmp_path / "REPO/mine").write_text("mine")
+    code, told = export("--triton")
+    assert code == 2 and "REPO: already exists" in told.err
+    assert [file.name for file in tmp_path.rglob("*")] == ["REPO", "mine"]
+
+
+@pytest.mark.thorough
+def test_nothing_is_left_of_an_export_that_fails(export, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise compat.tensorflow().errors.ResourceExhaustedError(None, None, "No space left")
+
+    monkeypatch.setattr(compat.tensorflow().saved_model, "save", full)
+    code, told = export("--triton")
+    assert code == 2 and "no space left" in told.err and not list(tmp_path.iterdir())

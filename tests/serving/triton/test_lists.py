@@ -1,13 +1,10 @@
-"""Models for Triton of logs with lists: probabilities as by `cowclip score`, and refusals."""
+"""Models for Triton of logs with lists: what they refuse, and how lists are cut."""
 
 import random
-import shutil
 import sys
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,91 +20,48 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 tf = compat.tensorflow()
 
-LISTS = {"tags seen": pa.list_(pa.string()), "genres": pa.list_(pa.string())}
-TYPES = {"user": pa.string(), **LISTS, "price": pa.float64()}
-NUMBERS = [None, 0.0, -3.5, 1e9]
 
-
-def raw_rows(count, seed, *, values=20):
-    """Rows with missing values, repeats, long and empty lists; more `values` are unknown ones."""
+def raw_rows(count, seed):
+    """Rows with missing values, repeats, long and empty lists."""
     draw = random.Random(seed)
 
     def several(most):
-        return [draw.choice([None, "", *(f"v{draw.randrange(values)}" for _ in range(6))])
-                for _ in range(draw.randint(0, most))]  # fmt: skip
+        return [draw.choice(["", *"abcdef"]) for _ in range(draw.randint(0, most))]
 
     return [
         {
-            "user": draw.choice([None, *"abc"]),
-            "tags seen": draw.choice([None, several(9)]),
+            "user": draw.choice(["", *"abc"]),
+            "tags seen": several(9),
             "genres": several(3),
-            "price": draw.choice(NUMBERS),
+            "price": draw.choice([0.0, -3.5, 1e9]),
         }
         for _ in range(count)
     ]
 
 
-def as_request(row):
-    """A row as a client sends it: "" and NaN are missing values, a missing list is empty."""
-    lists = {name: [value or "" for value in row[name] or []] for name in LISTS}
-    return {
-        "user": row["user"] or "",
-        "price": np.nan if row["price"] is None else row["price"],
-        **lists,
-    }
-
-
-def write_log(path, rows, *, labels):
-    table = pa.Table.from_pylist(rows, pa.schema(TYPES))
-    if labels:
-        table = table.append_column("y", pa.array([i % 2 for i in range(len(rows))]))
-    pq.write_table(table, path)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A repository, after DATA and RUN were deleted; new rows, and what `score` gives them."""
-    folder = tmp_path_factory.mktemp("lists")
-    data, run, repo, scores = (str(folder / name) for name in ("DATA", "RUN", "REPO", "s.parquet"))
-    rows = raw_rows(80, 2, values=30)
-    write_log(folder / "log.parquet", raw_rows(300, 1), labels=True)
-    write_log(folder / "new.parquet", rows, labels=False)
-    names = ["--label", "y", "--categorical", "user", "--multi", ",".join(LISTS)]
-    names += ["--continuous", "price", "--max-values", "4", "--keep-values", "last"]
-    names += ["--share-embedding", "genres=tags seen"]
+    """A model of a repository, and rows."""
+    folder, rows = tmp_path_factory.mktemp("lists"), raw_rows(300, 1)
+    labeled = [row | {"y": i % 2} for i, row in enumerate(rows)]
+    pq.write_table(pa.Table.from_pylist(labeled), folder / "log.parquet")
+    data, run, repo = (str(folder / name) for name in ("DATA", "RUN", "REPO"))
+    names = ["--label", "y", "--categorical", "user", "--continuous", "price"]
+    names += ["--multi", "tags seen,genres"]
     small = ["--model", "deepfm", "--batch-size", "64", "--base-batch-size", "16", "--mlp", "8"]
-    small += ["--epochs", "2", "--combiner", "tags seen=sqrtn,genres=sum"]
     for command in (
         ["prepare", "table", str(folder / "log.parquet"), "--out", data, *names],
-        ["train", data, "--out", run, *small],
-        ["score", run, str(folder / "new.parquet"), "--out", scores],
+        ["train", data, "--out", run, *small, "--epochs", "1"],
         ["export", run, data, "--out", repo, "--triton", "--max-batch-size", "50"],
     ):
         assert main(command) == 0
-    for name in ("DATA", "RUN"):
-        shutil.rmtree(folder / name)
-    return SimpleNamespace(
-        folder=folder / "REPO/ctr",
-        rows=[as_request(row) for row in rows],
-        expected=pandas.read_parquet(scores).probability.to_numpy(),
-    )
+    return SimpleNamespace(folder=folder / "REPO/ctr", rows=rows)
 
 
 @pytest.fixture
 def serve(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", None)  # put back at the end
     return lambda *batches: served.serve(exported.folder, "1", list(batches))
-
-
-def test_raw_rows_get_the_probabilities_of_score(exported, serve):
-    rows, draw = exported.rows, random.Random(3)
-    assert np.ptp(exported.expected) > 1e-2
-    assert any(len(row["tags seen"]) > 4 for row in rows), "max_values has an effect"
-    cuts = sorted(draw.sample(range(1, 80), 9))
-    requests = [rows[a:b] for a, b in pairwise([0, *cuts, 80])]
-    batches = [requests[:1], requests[1:5], requests[5:]]
-    got = [p for batch in serve(*batches) for request in batch for p in request]
-    np.testing.assert_allclose(got, exported.expected, rtol=0, atol=1e-6)
 
 
 RIGHT = {
@@ -128,11 +82,23 @@ RIGHT = {
     ],
 )
 def test_a_wrong_request_gets_an_error_and_others_their_answer(exported, serve, wrong, words):
-    (told, right), (alone,) = serve([RIGHT | wrong, exported.rows[:3]], [RIGHT | wrong])
+    rows = exported.rows[:3]
+    (told, right), (alone,), (wanted,) = serve([RIGHT | wrong, rows], [RIGHT | wrong], [rows])
     with pytest.raises(ValueError, match=words):
         raise ValueError(told)
     assert alone == told
-    np.testing.assert_allclose(right, exported.expected[:3], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(right, wanted, rtol=0, atol=1e-6)
+
+
+def test_the_config_of_another_model_is_not_used(exported, serve):
+    config = exported.folder / "config.pbtxt"
+    text = config.read_text()
+    try:
+        config.write_text(text.replace('"price"', '"cost"'))
+        with pytest.raises(ValueError, match="differ in the inputs cost, price"):
+            serve([])
+    finally:
+        config.write_text(text)
 
 
 def test_more_rows_than_the_largest_batch_are_refused(exported, serve):
@@ -146,8 +112,6 @@ def test_a_column_with_the_name_of_an_input_is_refused(tmp_path, capsys):
     data, run = str(tmp_path / "DATA"), str(tmp_path / "RUN")
     names = ["--label", "y", "--categorical", "tags__values", "--multi", "tags"]
     assert main(["prepare", "table", str(tmp_path / "log.parquet"), "--out", data, *names]) == 0
-    small = ["--mlp", "4", "--epochs", "1", "--batch-size", "64", "--base-batch-size", "16"]
-    assert main(["train", data, "--out", run, "--model", "deepfm", *small]) == 0
     capsys.readouterr()
     assert main(["export", run, data, "--out", str(tmp_path / "REPO"), "--triton"]) == 2
     told = capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import numpy as np
 import pytest
@@ -35,12 +34,12 @@ def test_raw_rows_get_the_probabilities_of_evaluate(exported, requests, serve):
     draw = random.Random(5)
     infinite = [requests[0], requests[1] | {"self": float("-inf")}]
     huge = [requests[0], requests[1], requests[2] | {"self": 1e308}]
-    ways = [cut(requests, draw) for _ in range(10)]
+    ways = [cut(requests, draw) for _ in range(3)]
     batches = [batch for way in ways for batch in way]
     refused = [[requests[:2], infinite, requests[2:3]], [infinite], [requests[:1], huge]]
     answers = serve([*batches, *refused])
     got = [p for batch in answers[:-3] for request in batch for p in request]
-    np.testing.assert_allclose(got, np.tile(exported.expected, 10), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(got, np.tile(exported.expected, 3), rtol=0, atol=1e-6)
     (told,) = answers[-2]
     assert told.startswith("self is infinite; ")
     before, refusal, after = answers[-3]
@@ -79,16 +78,3 @@ def test_a_version_holds_all_files_and_no_pickle(exported):
     columns = json.loads((exported.repo / "clicks/3/columns.json").read_text())
     outputs = ["probability"]
     assert columns == {"categorical": CATEGORICAL, "continuous": CONTINUOUS, "outputs": outputs}
-
-
-def test_the_config_of_another_model_is_not_used(exported, serve, capfd):
-    config = exported.repo / "clicks/config.pbtxt"
-    kept = shutil.copy(config, exported.repo / "kept")
-    try:
-        config.write_text(config.read_text().replace('"price"', '"cost"'))
-        with pytest.raises(Exception, match="returned non-zero"):
-            serve([])
-    finally:
-        shutil.move(kept, config)
-    told = "differ in the inputs cost, price"
-    assert told in capfd.readouterr().err
