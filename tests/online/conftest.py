@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online import load_features
 
 sys.path.insert(0, str(Path(__file__).parent))
 

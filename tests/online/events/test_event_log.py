@@ -1,3 +1,5 @@
+"""Events of files: times, damaged rows, numbers of a prepared folder; real logs; their ids."""
+
 import gzip
 import time
 from datetime import date, datetime, timedelta, timezone
@@ -8,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.ids import MISSING, text_id
+from cowclip_merlin.synthetic.drifting_log import generate_drifting
+from cowclip_merlin.tables import GrowingTable
+from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.workflows import PreparedData, Recipe
 
 SMALL = "label: y\ntime: t\ncategorical: [a]\ncontinuous: [{name: x, transform: none}]\n"
@@ -299,3 +303,66 @@ def test_a_prepared_folder_gives_its_own_columns_only(prepared, features_file):
         features_file(begin + "continuous: [z]\n")
     with pytest.raises(InputError, match=r"line 4: 'x': .*the transform"):
         features_file(begin + "continuous: [{name: x, transform: none}]\n")
+
+
+def test_avazu(real, features_file):
+    features = features_file(
+        "label: click\ntime: {name: hour, format: '%y%m%d%H'}\nkey: id\n"
+        "categorical: [hour, C1, site_id, device_ip]\n"
+    )
+    log = EventLog([real / "avazu_9k.csv.gz"], features, max_bad_fraction=0)
+    pieces = list(log)
+    assert log.events == 8999
+    keys = np.concatenate([piece.keys for piece in pieces])
+    assert len(np.unique(keys)) == 8999  # numbers beyond 64 bits are hashed
+    assert {int(t) for piece in pieces for t in piece.times} == {1413849600}  # the first hour
+
+
+@pytest.mark.thorough
+def test_flights(real, features_file):
+    """Few delays are 0 or 1 minutes; all other rows are set aside."""
+    features = features_file("label: delay\ntime: date\ncategorical: [origin, destination]\n")
+    log = EventLog([real / "flights_3m.parquet"], features, max_bad_fraction=1)
+    last = 0
+    for events, _ in zip(log, range(20)):
+        assert last <= events.times[0] and (np.diff(events.times) >= 0).all()
+        last = events.times[-1]
+    assert last > 978_307_260 and log.damaged.count > log.events > 0
+    assert log.damaged.first[0].reason == "delay is 33, neither 0 nor 1"
+
+
+CAPACITY = 5000
+
+
+def growing_table(features):
+    w, m, v = (np.zeros((CAPACITY, 2), np.float32) for _ in range(3))
+    memory = [RowMemory(w=w, slots={"m": m, "v": v}, std=1.0, seed=1)]
+    rules = list(features.rules.values())
+    return GrowingTable(rules, memory=memory, capacity=CAPACITY, max_rows=CAPACITY - 50)
+
+
+def test_ids_of_a_log_get_rows_and_expire_by_the_features_file(tmp_path):
+    generate_drifting(tmp_path / "log.csv", rows=6000, days=8)
+    features = load_features(tmp_path / "log.csv.yaml")
+    table, seen = growing_table(features), []
+    for events in EventLog([tmp_path / "log.csv"], features, block_bytes=20_000):
+        rows = table.admit(events.ids, events.times)
+        assert (rows.values >= len(features.categorical)).all()  # those before are of absent ids
+        seen.append(events)
+    ids, times = Events.concatenate(seen).ids.values, Events.concatenate(seen).times
+    assert table.statistics().rows == tuple(len(np.unique(column)) for column in ids.T)
+    request = encode_requests(
+        [{"user": 1, "item": "no such", "category": 1, "site": None, "device": 1, "hour": 1,
+          "price": None}], features,
+    )  # fmt: skip
+    assert request.events.ids.values[0, 3] == MISSING
+    looked_up = table.lookup(request.events.ids).values[0]
+    assert looked_up[1] == 1 and looked_up[3] >= len(features.categorical)  # absent; has a row
+
+    while table.expire():
+        pass
+    item = 1  # the only field with a time to live
+    last = {id_: time for id_, time in zip(ids[:, item].tolist(), times.tolist())}
+    ttl = features.rules["item"].ttl
+    alive = sum(table.clock - time < ttl for time in last.values())
+    assert table.statistics().rows[item] == alive < len(last)

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 
-from cowclip_merlin.online.events.features import CategoricalColumn, ListRules
+from cowclip_merlin.online.events.features import CategoricalColumn, ListRules, VectorColumn
 from cowclip_merlin.online.events.numbers import NumberScaling
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables import FieldRules
 
 LIST = "label: y\ntime: t\n"
 
@@ -44,6 +46,23 @@ def test_columns_with_several_values(features_file):
         "b": ListRules(separator=";", max_values=9, keep="last"),
         "c": ListRules(separator=", ", combiner="sum"),
     }
+
+
+def test_columns_that_share_a_table(features_file):
+    text = "categorical:\n- item\n- {name: seen, separator: '|', table: item}\n"
+    features = features_file(LIST + text + "- {name: last, table: item}\n- user\n")
+    assert features.shared == {"seen": "item", "last": "item"}
+    assert features.tables == ("item", "user") and features.table_of_column == (0, 0, 0, 1)
+    assert features.rules == {"item": FieldRules(), "user": FieldRules()}
+    assert features_file(LIST + "categorical: [a]\n").table_of_column is None
+
+
+def test_vectors(features_file):
+    text = "categorical: [a]\ncontinuous: [x]\nvectors: [{name: v, length: 64}]\n"
+    features = features_file(LIST + text)
+    assert features.vectors == (VectorColumn(name="v", length=64),)
+    assert features.inputs == ("a", "x", "v") and features.num_numbers == 65
+    assert features.log_format(Path("log.csv")).vectors == {"v": 64}
 
 
 def test_time_and_key_may_be_categorical_too(features_file):

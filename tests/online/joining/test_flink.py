@@ -120,7 +120,7 @@ import sys
 from pathlib import Path
 from cowclip_merlin.online.joining.flink.job import explain
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online import load_features
 
 settings = JoinSettings(window=90_000, late=3000, negatives=0.5)
 print(explain(load_features("features.yaml"), settings, Path(".")))

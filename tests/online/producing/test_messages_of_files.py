@@ -5,19 +5,15 @@ import io
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.raw_events import RawLog
-from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.online.producing.messages import EventMessages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t"))
@@ -71,29 +67,6 @@ def test_text(rows, features, tmp_path):
     file = tmp_path / "log.csv"
     file.write_text(text.getvalue(), encoding="utf-8", newline="")
     assert_read_alike(file, features)
-
-
-PARQUET = st.lists(
-    st.tuples(
-        st.booleans(),
-        st.none() | st.integers(-(2**63), 2**63 - 1),
-        st.none() | TEXT,
-        st.none() | st.floats(width=64),
-        st.none() | st.integers(-(2**63), 2**63 - 1),
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
-@quick
-@given(rows=PARQUET)
-def test_parquet(rows, features, tmp_path):
-    kinds = (pa.bool_(), pa.int64(), pa.string(), pa.float64(), pa.int64())
-    columns = dict(zip(NAMES, map(pa.array, zip(*rows), kinds)))
-    n = pa.array(range(len(rows)))
-    pq.write_table(pa.table({"time": n, "request": n} | columns), tmp_path / "log.parquet")
-    assert_read_alike(tmp_path / "log.parquet", features)
 
 
 def test_rows_that_are_not_whole_are_left_out_and_counted(features, tmp_path):

@@ -125,14 +125,7 @@ def test_stop_while_a_log_does_not_answer(play, clock):
     assert produced.events == 0 and not log.values
 
 
-def test_wrong_options(play, features, memory_log):
-    for options in ({"rate": -1}, {"speed": float("nan")}, {"rate": 1, "speed": 1}):
-        with pytest.raises(InputError, match=r"rate|speed"):
-            Pace(**options)
-    with pytest.raises(InputError, match="delay is -1"):
-        EventTimes(delay=-1)
-    with pytest.raises(InputError, match="seed is -1; "):
-        EventTimes(seed=-1)
+def test_wrong_targets(features, memory_log):
     for targets in ({}, {"actions": memory_log()}, {"impressions": memory_log()}):
         with pytest.raises(InputError, match="give `to`, or both"):
             Targets(**targets).check(features)
