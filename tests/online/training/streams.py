@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
@@ -15,11 +16,10 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
     VectorColumn,
 )
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 EVENTS = 1000
@@ -90,12 +90,14 @@ def log_of(folder, values):
     return log
 
 
-def stream_trainer(folder, settings, events, servers=None, *, features=FEATURES, **stream):
+def stream_trainer(
+    folder, settings, events, servers=None, *, features=FEATURES, trainer=None, **stream
+):
     """A training; `stream` are its settings, which run to the end of the log."""
     stream = {"max_wait": 0.0, "snapshot_every": 0.0, "sync_every": 0.0} | stream
     settings_of_stream = StreamSettings(until_end=True, **stream)
     folder.mkdir(exist_ok=True)
-    trainer = OnlineTrainer(settings, features, catch_up=settings_of_stream.catch_up)
+    trainer = trainer or OnlineTrainer(settings, features, catch_up=settings_of_stream.catch_up)
     return StreamTrainer(trainer, events, servers, settings_of_stream, folder, LOG)
 
 

@@ -10,14 +10,14 @@ from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import changes_of_run, online_config
 from cowclip_merlin.online.training import stream_folder
 from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.system.folders import lock_folder
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of
 
 pytestmark = pytest.mark.runs
@@ -73,47 +73,35 @@ def test_a_rollback_trains_the_events_again_or_leaves_them_out(
     np.testing.assert_allclose(found, again.trainer.predict(asked), atol=1e-6)
 
 
-@pytest.mark.thorough
-def test_a_second_rollback_sets_aside_beside_the_first(tmp_path, settings, events):
+def test_the_command_lists_and_goes_back(tmp_path, settings, events, capsys):
+    """Not while a process trains there, nor to a damaged snapshot; also a second time."""
     trained(tmp_path, settings, events)
-    snapshots, names = tmp_path / "run/snapshots", []
-    for _ in range(2):
-        *_, before, newest = sorted(numbers(snapshots))
-        roll_back(tmp_path / "run", before)
-        trained(tmp_path, settings, events, snapshot_every=0.0)
+    run, snapshots = str(tmp_path / "run"), tmp_path / "run/snapshots"
+
+    def told(*words, code=0):
+        assert main(["online", "rollback", *words]) == code
+        out, err = capsys.readouterr()
+        return err if code else out
+
+    damaged, *others, before, newest = sorted(numbers(snapshots))
+    lines = told(run).splitlines()
+    found = [int(line.split()[0].replace(",", "")) for line in lines]
+    assert found == [damaged, *others, before, newest]
+    said = told(run, "--to", str(newest - 1), code=2)
+    assert f"no snapshot {newest - 1}, only" in said
+    (snapshots / str(damaged) / "manifest.json").write_text("{}")
+    assert "damaged" in told(run, "--to", str(damaged), code=2)
+    with lock_folder(tmp_path / "run", ""):
+        said = told(run, "--to", str(before), code=2)
+    assert "a process trains there; stop it first" in said
+    assert max(numbers(snapshots)) == newest
+    said = told(run, "--to", str(before))
+    assert f"goes on after {before:,} events; set aside: {newest:,}" in said
+    assert "no snapshots; give the folder that" in told(str(tmp_path), code=2)
+    trained(tmp_path, settings, events, snapshot_every=0.0)
+    roll_back(tmp_path / "run", before)
     names = {path.name for path in snapshots.iterdir()}
     assert {f"rolled-back-{newest}", f"rolled-back-{newest}-2"} <= names
-
-
-def test_the_command_lists_and_goes_back(tmp_path, settings, events, capsys):
-    trained(tmp_path, settings, events)
-    run = str(tmp_path / "run")
-    *others, before, newest = sorted(numbers(tmp_path / "run/snapshots"))
-    assert main(["online", "rollback", run]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [int(line.split()[0].replace(",", "")) for line in lines] == [*others, before, newest]
-    assert main(["online", "rollback", run, "--to", str(newest - 1)]) == 2
-    assert f"no snapshot {newest - 1}, only" in capsys.readouterr().err
-    with lock_folder(tmp_path / "run", ""):
-        assert main(["online", "rollback", run, "--to", str(before)]) == 2
-    assert "a process trains there; stop it first" in capsys.readouterr().err
-    assert max(numbers(tmp_path / "run/snapshots")) == newest
-    assert main(["online", "rollback", run, "--to", str(before)]) == 0
-    said = capsys.readouterr().out
-    assert f"goes on after {before:,} events; set aside: {newest:,}" in said
-    assert main(["online", "rollback", str(tmp_path)]) == 2
-    assert "no snapshots; give the folder that" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-def test_a_damaged_snapshot_is_no_target(tmp_path, settings, events):
-    trained(tmp_path, settings, events)
-    snapshots = tmp_path / "run/snapshots"
-    *_, before, newest = sorted(numbers(snapshots))
-    (snapshots / str(before) / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match="damaged"):
-        roll_back(tmp_path / "run", before)
-    assert max(numbers(snapshots)) == newest
 
 
 def with_rules(**rules):

@@ -11,7 +11,8 @@ from streams import log_of, messages
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.open_log import open_log, open_to_append
+from cowclip_merlin.online import open_log
+from cowclip_merlin.online.logs.open_log import open_to_append
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
@@ -62,8 +63,14 @@ def test_trains_on_the_partitions_of_a_topic_and_goes_on(folder, kafka_server, c
     log.close()
 
 
-def test_a_damaged_configuration_names_the_file(folder):
+def test_other_settings_and_a_damaged_configuration_are_refused(folder, capsys):
     assert train() == 0
+    for options, words in (
+        ({"mlp": "9"}, "RUN: the run there has another mlp ([8], not [9])"),
+        ({"batch-size": "64"}, "another batch_size (32, not 64)"),
+    ):
+        assert train(**options) == 2
+        assert words in capsys.readouterr().err
     config = json.loads((folder / "RUN/config.json").read_text())
     config["settings"]["run"]["overrides"] = {"l2": 10**400}
     (folder / "RUN/config.json").write_text(json.dumps(config))
@@ -71,25 +78,17 @@ def test_a_damaged_configuration_names_the_file(folder):
         load_online_config("RUN")
 
 
-def test_other_settings_are_refused(folder, capsys):
-    assert train() == 0
-    assert train(mlp="9") == 2
-    assert "RUN: the run there has another mlp ([8], not [9])" in capsys.readouterr().err
-    assert train(**{"batch-size": "64"}) == 2
-    assert "another batch_size (32, not 64)" in capsys.readouterr().err
-
-
-def test_prometheus_can_read_the_training(folder, capsys, monkeypatch):
-    seen, run = [], StreamTrainer.run
+def test_prometheus_and_collectors_can_watch_it(folder, capsys, monkeypatch):
+    lines, seen, run = [], [], StreamTrainer.run
 
     def run_and_read(self):
         run(self)
-        url = re.search(r"metrics for Prometheus: (\S+)", capsys.readouterr().out)[1]
-        with urlopen(url) as answer:
+        lines.extend(capsys.readouterr().out.splitlines())
+        with urlopen(re.search(r'for Prometheus: ([^\s"]+)', "".join(lines))[1]) as answer:
             seen.append(answer.read().decode())
 
     monkeypatch.setattr(StreamTrainer, "run", run_and_read)
-    assert train("--metrics", "0") == 0
+    assert train("--metrics", "0", "--log-format", "json") == 0
     found = dict(re.findall(r"^(cowclip_train_\w+) (\S+)$", seen[0], re.M))
     assert float(found["cowclip_train_events_total"]) == 200
     assert float(found["cowclip_train_lag_events"]) == 0
@@ -97,14 +96,9 @@ def test_prometheus_can_read_the_training(folder, capsys, monkeypatch):
     assert 0 <= float(found["cowclip_train_snapshot_age_seconds"]) < 60
     assert float(found["cowclip_train_event_age_seconds"]) > 1e6
     assert len(found) == len(METRICS)
-
-
-def test_lines_as_json(folder, capsys):
-    assert train("--log-format", "json") == 0
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert last == "trained 200 events: RUN"
-    entries = [json.loads(line) for line in lines]
-    assert entries[-1]["values"]["trained"] == 200 and entries[-1]["level"] == "INFO"
+    assert capsys.readouterr().out == "trained 200 events: RUN\n"
+    newest = json.loads(lines[-1])
+    assert newest["values"]["trained"] == 200 and newest["level"] == "INFO"
     assert (folder / "RUN/train.log").read_text().splitlines() == lines
 
 

@@ -3,15 +3,14 @@
 import json
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import FEATURES, event, log_of, messages
 
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs import retrying
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
@@ -174,16 +173,3 @@ def test_a_log_that_refuses_is_not_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "read", read)
     with pytest.raises(LogRefused):
         reader_of(log, tmp_path).next_batch(3)
-
-
-@pytest.mark.parametrize("extra", [{}, {"more": 1, "probability": 0.5}])
-def test_an_event_is_that_of_a_request(tmp_path, extra):
-    from cowclip_merlin.online.events.requests import encode_requests
-
-    row = event(3, **extra)
-    log = log_of(tmp_path / "log", [json.dumps(row).encode()])
-    batch = reader_of(log, tmp_path).next_batch(1, wait=0)
-    request = encode_requests([row], FEATURES).events
-    np.testing.assert_array_equal(batch.ids.values, request.ids.values)
-    np.testing.assert_array_equal(batch.numbers, request.numbers)
-    assert batch.labels.tolist() == [int(row["click"])] and batch.times.tolist() == [row["time"]]

@@ -20,6 +20,7 @@ from streams import (
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.features import (
     AddedColumn,
     CategoricalColumn,
@@ -29,14 +30,13 @@ from cowclip_merlin.online.events.features import (
 )
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.numbers import NumberScaling
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training import stream_folder
 from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
 pytestmark = pytest.mark.runs
@@ -105,8 +105,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("model", ["deepfm", "din", *map(thorough, list(CASES)[2:])])
-@pytest.mark.parametrize("numbers_before", [True, thorough(False)])
+@pytest.mark.parametrize(
+    ("model", "numbers_before"),
+    [
+        ("deepfm", True),
+        ("din", True),
+        thorough("wide_and_deep", False),
+        thorough("dcn", True),
+        thorough("dcnv2", False),
+    ],
+)
 def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model, numbers_before):
     """The first number of `continuous: all` makes a layer that was not there."""
     settings = settings_of(
@@ -145,10 +153,9 @@ def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("multi_task", ["mmoe", "shared_bottom"])
-def test_a_restart_changes_no_prediction_of_several_labels(settings_of, multi_task):
+def test_a_restart_changes_no_prediction_of_several_labels(settings_of):
     """Gates and experts read the columns; the output layers of DCN read the cross layers."""
-    more = {"model": "dcn", "continuous": "all", "multi_task": multi_task}
+    more = {"model": "dcn", "continuous": "all", "multi_task": "mmoe"}
     settings = settings_of(batch_size=32, table={"capacity": 3000}, **more)
     now, values = with_columns(LABELS, COLOR), colored(range(200))
     values = [
@@ -296,28 +303,43 @@ def test_servers_follow_the_new_columns(tmp_path, settings, old_run, monkeypatch
     )
 
 
-@pytest.mark.parametrize("calls", [24, *map(thorough, (0, 9, 31))])
-def test_killed_in_a_restart_with_new_columns_it_ends_the_same(
-    tmp_path, settings, old_run, monkeypatch, calls
-):
-    """From the snapshot before the first event, so that the journal is trained again, too."""
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory, settings, old_run):
+    """Trains the old run with new columns, as if it had begun with its first snapshot only."""
     added = tuple(AddedColumn(name=name, until=(600,)) for name in ("color", "age"))
-    now, ends = replace(with_columns(FEATURES, COLOR), added=added), []
-    for name in ("whole", "killed"):
-        folder = copy_of(old_run, tmp_path / name)
+    now, base = (
+        replace(with_columns(FEATURES, COLOR), added=added),
+        tmp_path_factory.mktemp("grown"),
+    )
+
+    def train(name, before=lambda work: None):
+        folder = copy_of(old_run, base / name)
         shutil.rmtree(folder / "run/snapshots/600")
         log = FileLog(folder / "events")
         log.append(colored(range(600, 800)))
-        if name == "killed":
-            with monkeypatch.context() as patch:
-                killed_at(patch, calls)
-                with pytest.raises(Killed):
-                    stream_trainer(
-                        folder / "run", settings, log, features=now, snapshot_every=1e-9
-                    ).run()
-        stream_trainer(folder / "run", settings, log, features=now).run()
-        ends.append(final_state(folder / "run"))
-    assert ends[0] == ends[1] and ends[0][0] == 800
+
+        def work(**more):
+            return stream_trainer(folder / "run", settings, log, features=now, **more)
+
+        before(work)
+        work().run()
+        return final_state(folder / "run")
+
+    return train, train("whole")
+
+
+@pytest.mark.parametrize("calls", [24, *map(thorough, (0, 9))])
+def test_killed_in_a_restart_with_new_columns_it_ends_the_same(grown, monkeypatch, calls):
+    """From the snapshot before the first event, so that the journal is trained again, too."""
+    train, whole = grown
+
+    def kill(work):
+        with monkeypatch.context() as patch:
+            killed_at(patch, calls)
+            with pytest.raises(Killed):
+                work(snapshot_every=1e-9).run()
+
+    assert train(f"killed-{calls}", kill) == whole and whole[0] == 800
 
 
 def test_a_rollback_to_before_the_change_allows_both_features_files(

@@ -12,7 +12,7 @@ import pytest
 from streams import Killed, final_state, killed_at, log_of, messages, stream_trainer
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.training.stream_folder import ORDER
 

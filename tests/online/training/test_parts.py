@@ -1,22 +1,37 @@
-"""Repeats, the journal of batches, recent scores, lines of status."""
+"""Repeats, the journal of batches, refused messages, recent scores, lines of status."""
 
 import json
 import logging
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streams import event, log_of, stream_trainer
+from sklearn.metrics import log_loss, roc_auc_score
+from streams import FEATURES, LABELS, event, log_of, stream_trainer
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.online.collisions import CollisionSettings, run_collisions
 from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.online import FileLog, ReplaySettings, replay_log
+from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
+from cowclip_merlin.online.producing.producer import Targets
 from cowclip_merlin.online.training import recent_scores
-from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.training.batch_journal import (
+    Batch,
+    BatchJournal,
+    RefusedMessages,
+    are_in,
+)
+from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
-from cowclip_merlin.targets import Target
+from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.targets import Target, targets_of
 
 
 @settings(max_examples=60)
@@ -45,11 +60,11 @@ def test_a_key_is_new_once(parts):
 def test_a_repeat_depends_on_times_only(events, cuts):
     """Not on how many events come at once."""
     wanted, seen, newest = [], {}, 0
-    for key, time in events:
-        newest = max(newest, time)
-        time = max(time, newest - 10)
-        wanted.append(time - seen.get(key, -100) >= 10)
-        seen[key] = max(time, seen.get(key, -100))
+    for key, at in events:
+        newest = max(newest, at)
+        at = max(at, newest - 10)
+        wanted.append(at - seen.get(key, -100) >= 10)
+        seen[key] = max(at, seen.get(key, -100))
     filter_, found, first = RepeatFilter(10, most_keys=100), [], 0
     while first < len(events):
         part = events[first : first + cuts[first % len(cuts)]]
@@ -113,21 +128,6 @@ def test_the_journal_leaves_out_a_line_that_is_not_finished(tmp_path):
     assert journal.after(0) == [Batch(32, 1), Batch(32, 1), Batch(7, 1)]
     journal.forget()
     assert journal.after(0) == []
-
-
-@settings(max_examples=40)
-@given(st.lists(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1, width=32)), max_size=12)))
-def test_recent_scores_are_those_of_the_last_events(parts):
-    recent, everything = RecentScores(events=10), []
-    for part in parts:
-        labels = np.array([label for label, _ in part], np.int8)
-        recent.add(labels, np.array([score for _, score in part], np.float32))
-        everything += part
-    last = everything[-10:]
-    assert len(recent) == len(last)
-    labels = [label for label, _ in last]
-    wanted = roc_auc(labels, [score for _, score in last]) if len(set(labels)) == 2 else None
-    assert recent.auc() == wanted
 
 
 def test_auc_is_computed_again_when_one_event_of_a_hundred_is_new():
@@ -210,3 +210,118 @@ def test_all_clicks_before_all_negatives_is_said(tmp_path, settings_of, caplog):
     stream_trainer(tmp_path / "run", settings_of(batch_size=50), log).run()
     assert "50 events all have label 1" in caplog.text
     assert caplog.text.count("all have label") == 2
+
+
+KINDS = ("event", "refused", "damaged")
+
+
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), max_size=40),
+    parts=st.lists(st.integers(1, 7), min_size=1),
+    takes=st.lists(st.integers(0, 90)),
+)
+def test_the_ranges_are_the_refused_messages(kinds, parts, takes):
+    numbers = 2 * np.arange(len(kinds)) + 1  # as in a log with gaps
+    refused, events = (np.array([k == kind for k in kinds], bool) for kind in ("refused", "event"))
+    collected, ranges, first, i = RefusedMessages(), [], 0, 0
+    while first < len(kinds):
+        part = slice(first, first := first + parts[i % len(parts)])
+        collected.add(numbers[part], refused[part], events[part])
+        if i < len(takes):
+            ranges += collected.take(takes[i])
+        i += 1
+    ranges += collected.take(until=1000)
+    found = are_in(ranges, numbers)
+    assert found[refused].all() and not found[events].any()
+    assert collected.take(until=1000) == []
+
+
+def test_a_stream_with_a_wrong_clock_takes_no_memory(tmp_path):
+    later = int(time.time()) + 2 * 86400
+    ahead = json.dumps(event(0, time=later)).encode()
+    log = log_of(tmp_path / "log", [ahead] * 3000 + [b"no event"] + [ahead] * 1000)
+    damaged = DamagedMessages(None)
+    reader = EventReader(log, FEATURES, log.start(), damaged=damaged)
+    while not reader.at_end():
+        assert reader.next_batch(8, wait=0) is None
+    assert damaged.count == 4001
+    assert reader.take_refused() == [(1, 4001)]
+
+
+ANY_LABEL = st.sampled_from([0.0, 1.0, None])
+SCORES = st.integers(1, 99).map(lambda x: x / 100)
+
+
+def close(found, wanted):
+    return found is None if wanted is None else found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+@given(
+    st.lists(
+        st.tuples(ANY_LABEL, SCORES, st.none() | st.integers(-9, 9), st.integers(-9, 9)),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_recent_scores_of_each_target(rows, weighted):
+    scores = TargetScores(targets_of(["click", "sec"], ["sec"]), events=10)
+    weights = np.arange(len(rows)) % 3 if weighted else np.ones(len(rows))
+    for part in (slice(i, i + 7) for i in range(0, len(rows), 7)):
+        columns = [np.array([row[k] for row in rows[part]], np.float32) for k in range(4)]
+        given = (np.stack(columns[0::2], 1), np.stack(columns[1::2], 1))
+        scores.add(*given, weights[part].astype(np.float32) if weighted else None)
+
+    def newest(label):
+        found = [(r[label], r[label + 1], w) for r, w in zip(rows, weights) if r[label] is not None]
+        return np.array([each for each in found[-10:] if each[2]], np.float64).reshape(-1, 3).T
+
+    found = scores.metrics()
+    assert list(found) == ["click_auc", "click_log_loss", "sec_rmse"] == list(scores.columns)
+    labels, given, weight = newest(0)
+    both = len({*labels}) == 2
+    auc = roc_auc_score(labels, given, sample_weight=weight) if both else None
+    loss = log_loss(labels, given, sample_weight=weight, labels=[0, 1]) if len(labels) else None
+    assert close(found["click_auc"], auc) and close(found["click_log_loss"], loss)
+    labels, given, weight = newest(2)
+    rmse = np.sqrt(np.average((labels - given) ** 2, weights=weight)) if len(labels) else None
+    assert close(found["sec_rmse"], rmse)
+
+
+TWO = replace(LABELS, more_labels=("buy",), regression=())
+
+
+@pytest.mark.parametrize("features", [LABELS, TWO])
+def test_what_takes_one_label_refuses_several(features, tmp_path, settings_of):
+    pair = Targets(impressions=FileLog(tmp_path / "i"), actions=FileLog(tmp_path / "a"))
+    replay = ReplaySettings(batch_days=0, sync=("1h",))
+    calls = {
+        "a log of clicks": lambda: pair.check(features),
+        "cowclip online join": lambda: join_logs(
+            "I", "A", to="E", features=features, state=tmp_path / "s", settings=None
+        ),
+        "a replay": lambda: replay_log(
+            ["log.csv"], features, settings_of(), replay, out=tmp_path / "r"
+        ),
+        "this experiment": lambda: next(
+            run_collisions(None, features, settings_of(), CollisionSettings(), [1])
+        ),
+    }
+    for what, call in calls.items():
+        with pytest.raises(InputError) as error:
+            call()
+        assert str(error.value).startswith(f"{what} takes one label of 0 and 1, but the data has")
+        assert "\n" not in str(error.value)
+    assert {path.name for path in tmp_path.iterdir()} <= {"i", "a"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "how", "reason"),
+    [
+        (("buy", "sec"), "esmm", "esmm needs two labels of 0 and 1, such as click and purchase"),
+        ((), "mmoe", "mmoe has no effect with one label"),
+    ],
+)
+def test_settings_that_do_not_fit_the_labels(settings_of, labels, how, reason):
+    features = replace(LABELS, more_labels=labels, regression=labels[1:])
+    with pytest.raises(InputError, match=reason):
+        OnlineTrainer(settings_of(multi_task=how), features)

@@ -1,4 +1,4 @@
-"""What a training sends to servers is the model, also after kills."""
+"""What a training sends to servers is the model, also after kills and with other layers."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ from streams import EVENTS, FEATURES, Killed, killed_at, messages, stream_traine
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs import retrying
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.run_config import CONFIG, online_config
 from cowclip_merlin.online.sync import served_changes, sync_message
@@ -16,10 +16,11 @@ from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.snapshot import numbers
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
 
 class Server:
@@ -194,21 +195,20 @@ def test_a_snapshot_whose_copy_failed_is_forgotten(tmp_path, settings, events, m
     assert max(kept) <= 1 and changes._since == {}
 
 
-@pytest.mark.thorough
-def test_the_generation_grows_although_the_log_of_servers_was_emptied(tmp_path, settings, events):
+def test_logs_and_generations_that_do_not_belong_to_the_run(tmp_path, settings, events):
+    """A new log of servers does; its generation grows, although it is empty."""
     for generation in (1, 2):
         sync = FileLog(tmp_path / f"sync{generation}")
-        stream_trainer(tmp_path / "run", settings, events, sync).run()
+        work = stream_trainer(tmp_path / "run", settings, events, sync)
+        work.run()
         assert last_sync(sync).generation == generation
-
-
-def test_a_generation_that_is_no_number_is_refused(tmp_path, settings, events):
-    sync = FileLog(tmp_path / "sync")
-    stream_trainer(tmp_path / "run", settings, events, sync).run()
+    more = {"trainer": work.trainer}
+    with pytest.raises(InputError, match=r"has the model of .*run; "):
+        stream_trainer(tmp_path / "other", settings, events, sync, **more)
     for text in ('"x"', "[1]", "true", "-1"):
         (tmp_path / "run/generation.json").write_text(text)
         with pytest.raises(InputError, match=r"generation\.json: .* is no number"):
-            stream_trainer(tmp_path / "run", settings, events, sync).run()
+            stream_trainer(tmp_path / "run", settings, events, sync, **more)
 
 
 def test_a_header_that_cannot_be_read_is_no_message():
@@ -218,8 +218,37 @@ def test_a_header_that_cannot_be_read_is_no_message():
             SyncMessage.decode(len(header).to_bytes(4, "little") + header)
 
 
-def test_the_log_of_another_run_is_refused(tmp_path, settings, events):
-    sync = FileLog(tmp_path / "sync")
-    stream_trainer(tmp_path / "run", settings, events, sync).run()
-    with pytest.raises(InputError, match=r"has the model of .*run; "):
-        stream_trainer(tmp_path / "other", settings, events, sync)
+LAYERS = {"activation": "dice", "batch_norm": True, "dropout": 0.3}
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("deepfm", LAYERS),
+        thorough("dcn", LAYERS | {"precision": "bfloat16"}),
+        thorough("wide_and_deep", LAYERS | {"jit_compile": True}),
+    ],
+)
+def test_servers_have_the_inference_form(tmp_path, settings_of, events, model, how):
+    settings = settings_of(model, batch_size=32, table={"capacity": 3000}, **how)
+    work = stream_trainer(tmp_path / "run", settings, events, FileLog(tmp_path / "sync"))
+    work.run()
+    server, batch = Server(work.trainer), encode_messages(messages(range(EVENTS)), FEATURES)[0]
+    wanted = work.trainer.predict(batch)
+    server.apply_all(FileLog(tmp_path / "sync"))
+    np.testing.assert_allclose(server.predict(batch), wanted, atol=1e-6)
+    np.testing.assert_array_equal(server.predict(batch), server.predict(batch))
+    begun = DenseScorer(settings, FEATURES)  # a server that starts with a snapshot
+    begun.restore(load_snapshot(tmp_path / "run/snapshots").arrays, "trainer.dense")
+    for mine, theirs in zip(begun.variables, server.scorer.variables, strict=True):
+        np.testing.assert_array_equal(mine, theirs, err_msg=mine.name)
+    moving = [x.numpy() for x in begun.variables if "moving_mean" in x.name]
+    assert len(moving) == 1 + (how["activation"] == "dice") and all(map(np.any, moving))
+    new = OnlineTrainer(settings, FEATURES)
+    new.restore({name: x.copy() for name, x in work.trainer.state().items()})
+    np.testing.assert_array_equal(new.predict(batch), wanted)
+    for variable in new.dense_variables:  # so scores need the moving statistics
+        if "moving_" in variable.name:
+            variable.assign(np.full(variable.shape, float("variance" in variable.name)))
+    assert np.abs(new.predict(batch) - wanted).max() > 1e-3

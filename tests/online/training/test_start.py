@@ -7,11 +7,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online import load_features
 from cowclip_merlin.online.replaying.predictions import PredictionFiles
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import OnlineTrainer
@@ -90,8 +89,6 @@ def options(values):
         ("dcn", "dense", "", "--batch-norm --dropout 0.2 --activation dice"),
         ("deepfm", "exact", "_lists", ""),
         ("din", "dense", "_history", ""),
-        thorough("din", "exact", "_history", ""),
-        thorough("deepfm", "exact", "", ""),
     ],
 )
 def test_the_first_scores_are_those_of_the_run(
