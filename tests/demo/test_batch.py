@@ -7,8 +7,7 @@ import pytest
 
 from cowclip_merlin.demo import batch as demo
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training import Stopped
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training import RunSettings, Stopped
 
 
 @pytest.mark.runs

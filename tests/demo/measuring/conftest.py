@@ -1,6 +1,6 @@
 import pytest
 
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online import load_features
 
 
 @pytest.fixture

