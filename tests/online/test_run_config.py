@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
@@ -13,9 +14,8 @@ from cowclip_merlin.online.events.features import (
 )
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.run_config import online_config, refuse_difference
-from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.tables.layout import FieldRules
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.tables import FieldRules
+from cowclip_merlin.training import RunSettings
 
 NAMES = ["user", "item", "category", "site", "device", "hour"]
 COLUMNS = tuple(CategoricalColumn(name=name) for name in NAMES)

@@ -1,15 +1,21 @@
 """A replay scores with the model as of each sync, and goes on bit by bit after any stop."""
 
+import itertools
 import logging
 import re
 import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from replays import LOG, SYNC, final_state, replay_of
 from tiers import thorough
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.replaying.batches import BatchReader
 from cowclip_merlin.online.replaying.day_report import DAY, DayReport
 from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
@@ -54,7 +60,6 @@ def score(trainer, batch):
         ("deepfm", {}, SYNC),
         thorough("dcnv2", {"absent": "zeros"}, ("never", "5h")),
         thorough("wide_and_deep", {"max_rows": 500}, ("3h",)),
-        thorough("dcn", {"capacity": 5000}, ("1h",)),
     ],
 )
 def test_scores_are_those_of_the_model_at_each_sync(
@@ -82,7 +87,7 @@ def test_a_killed_replay_goes_on_bit_by_bit(tmp_path, settings_of, features, eve
     settings = settings_of(table={"max_rows": 600})
     whole = replay_of(tmp_path / "whole", OnlineTrainer(settings, features), events)
     whole.run()
-    for kill_at in (3, 6, 5, 1, 4):
+    for kill_at in (7, 3, 1):
         trainer = OnlineTrainer(settings, features)
         replay = replay_of(tmp_path / "killed", trainer, events, every=1e-9)
         replay.resume()
@@ -152,3 +157,64 @@ def test_a_copy_that_is_never_synced_remembers_no_changes(settings_of, features,
     copy.stop()
     trainer.train(events.filter(slice(200, 400)))
     assert not any(name.startswith("table.changes") for name in trainer.state())
+
+
+"""Batches of a log do not depend on how the log is read."""
+
+
+def events_of(times):
+    n = len(times)
+    return Events(
+        ids=Ids(np.arange(n)[:, None]),
+        numbers=np.zeros((n, 1), np.float32),
+        labels=np.zeros(n, np.int8),
+        times=np.array(times, np.int64),
+    )
+
+
+def pieces_of(events, cuts):
+    ends = sorted({0, *cuts, len(events)})
+    return [events.filter(slice(a, b)) for a, b in itertools.pairwise(ends)]
+
+
+def ids_of(batches):
+    return [batch.ids.values[:, 0].tolist() for batch in batches]
+
+
+def expected_batches(times, size, before, first=0):
+    """Equal parts of the events before a time, then of the others."""
+    cut = max(first, sum(t < before for t in times))
+    parts = []
+    for start, end in ((first, cut), (cut, len(times))):
+        parts += [list(range(i, min(i + size, end))) for i in range(start, end, size)]
+    return parts
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=40).map(sorted),
+    st.lists(st.integers(1, 39), max_size=6),
+    st.integers(1, 9),
+    st.integers(0, 21),
+)
+def test_batches_depend_on_the_position_only(times, cuts, size, before):
+    events = events_of(times)
+    cuts = [cut for cut in cuts if cut < len(times)]
+    reader = BatchReader(pieces_of(events, cuts), size)
+    assert reader.first_time() == times[0]
+    found = [*reader.batches(before=before), *reader.batches()]
+    wanted = expected_batches(times, size, before)
+    assert ids_of(found) == wanted
+    assert reader.first_time() is None
+    for done in range(len(wanted)):  # a reader that starts later
+        skip = sum(map(len, wanted[:done]))
+        again = BatchReader(pieces_of(events, cuts), size, skip=skip)
+        assert ids_of([*again.batches(before=before), *again.batches()]) == wanted[done:]
+        again = BatchReader([events], size, skip=skip)
+        batches = again.batches(before=before)
+        assert ids_of([*batches, *again.batches()]) == wanted[done:]
+
+
+def test_a_log_without_events_has_no_batches():
+    reader = BatchReader([], 4)
+    assert reader.first_time() is None and list(reader.batches()) == []

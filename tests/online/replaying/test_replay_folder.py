@@ -1,10 +1,11 @@
-"""The folder of a replay: its scores, what it refuses, and what a stop leaves there."""
+"""The folder of a replay: its scores, also weighted, what it refuses, what a stop leaves there."""
 
 import csv
 import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,16 +13,17 @@ import pytest
 from replays import final_state
 from sklearn.metrics import log_loss, roc_auc_score
 
+from cowclip_merlin import metrics
+from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import OnlineSettings, ReplaySettings, replay_log
+from cowclip_merlin.online.replaying import replay_results
 from cowclip_merlin.online.replaying.day_report import DAY
 from cowclip_merlin.online.replaying.predictions import PredictionFiles
-from cowclip_merlin.online.replaying.replay_folder import replay_log
-from cowclip_merlin.online.replaying.settings import ReplaySettings
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import numbers
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training import RunSettings
 
 pytestmark = pytest.mark.runs
 
@@ -145,3 +147,48 @@ def test_nothing_of_others_is_replaced(tmp_path, drifting, monkeypatch):
     with pytest.raises(InputError, match="already holds a run"):  # of which nothing is known
         command(drifting, out, days=2)
     assert [row["sync"] for row in rows] == ["never", "1h"]
+
+
+"""Weights of events in the metrics of a stream and of a replay."""
+
+
+def test_results_of_a_replay_are_weighted():
+    label, score = np.array([0, 1, 1, 0]), np.array([0.2, 0.3, 0.1, 0.9], np.float32)
+    time = np.array([10, 20, 3_700, 3_800])
+    found = {"label": label, "time": time, "1d": score, "weight": np.array([1, 2, 0, 0])}
+    (total,) = replay_results.total_rows(found, ["1d"])
+    first, second = replay_results.period_rows(found, ["1d"], "hour")
+    expected = metrics.log_loss(label[:2], score[:2], sample_weight=[1, 2])
+    assert (total["auc"], total["log_loss"], total["rows"]) == (1.0, expected, 4)
+    assert (first["auc"], first["log_loss"], first["rows"]) == (1.0, expected, 2)
+    assert (second["auc"], second["log_loss"], second["rows"]) == ("", "", 2)
+
+
+@pytest.fixture
+def weighted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng, n = np.random.default_rng(5), 1200
+    columns = {"click": rng.integers(0, 2, n), "time": 1_700_000_000 + 120 * np.arange(n)}
+    columns |= {"request": [f"r{i}" for i in range(n)], "item": rng.integers(0, 20, n)}
+    frame = pd.DataFrame(columns | {"w": rng.integers(0, 5, n) / 2})
+    frame.to_csv("log.csv", index=False)
+    text = "label: click\ntime: time\nkey: request\ncategorical: [item]\nweight: w\n"
+    Path("f.yaml").write_text(text, encoding="utf-8")
+    return frame
+
+
+MODEL = ["--model", "deepfm", "--batch-size", "64", "--mlp", "8", "--capacity", "4000"]
+
+
+def test_a_replay_uses_the_weights(weighted):
+    words = ["online", "replay", "log.csv", *MODEL, "--batch-days", "0.5", "--sync", "1h"]
+    assert main([*words, "--features", "f.yaml", "--out", "f"]) == 0
+    (row,) = csv.DictReader(Path("f/replay.csv").read_text(encoding="utf-8").splitlines())
+    found = PredictionFiles(Path("f/predictions"), ["1h"], weighted=True).read()
+    np.testing.assert_array_equal(found["weight"], weighted.w[-len(found["weight"]) :])
+    given = {"sample_weight": found["weight"]}
+    expected = roc_auc_score(found["label"], found["1h"], **given)
+    assert float(row["auc"]) == pytest.approx(expected, abs=1e-12)
+    assert float(row["log_loss"]) == pytest.approx(
+        log_loss(found["label"], found["1h"].astype(float), **given), rel=1e-6
+    )
