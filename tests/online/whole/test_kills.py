@@ -24,7 +24,7 @@ from watched import WatchedPipeline, offline_answers
 
 from cowclip_merlin.demo.measuring.failure import take_stock
 from cowclip_merlin.demo.online.settings import OWN, DemoSettings
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online import open_log
 
 pytestmark = pytest.mark.system
 

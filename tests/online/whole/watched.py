@@ -12,10 +12,8 @@ from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
 from cowclip_merlin.demo.online.brokers import make_logs
 from cowclip_merlin.demo.online.pipeline import Pipeline
 from cowclip_merlin.demo.online.processes import Processes
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.requests import encode_requests
+from cowclip_merlin.online import encode_requests, load_features, open_log
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
