@@ -23,7 +23,7 @@ from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import OnlineSettings, ReplaySettings, replay_log
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.replay_results import LABEL, TIME, PredictionFiles
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training import RunSettings, train

@@ -22,13 +22,17 @@ from typing import TypeVar
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.demo.measuring.probes import Prober
-from cowclip_merlin.demo.measuring.requests import Requester
+from cowclip_merlin.demo.measuring.server_client import Requester
 from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
-from cowclip_merlin.demo.online.brokers import make_logs
 from cowclip_merlin.demo.online.pipeline import Pipeline
-from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.processes import (
+    LEAST_MINUTES,
+    OWN,
+    DemoSettings,
+    Processes,
+    make_logs,
+)
 from cowclip_merlin.demo.online.report import latency_summary, percentiles
-from cowclip_merlin.demo.online.settings import LEAST_MINUTES, OWN, DemoSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import open_log

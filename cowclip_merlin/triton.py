@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cowclip_merlin.serving.triton.repository import export_repository
-from cowclip_merlin.serving.triton.settings import RepositorySettings
+from cowclip_merlin.serving.triton.repository import RepositorySettings, export_repository
 
 __all__ = ["RepositorySettings", "export_repository"]

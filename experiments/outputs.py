@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.figures import from_results, write_experiment_figure
-from cowclip_merlin.experiments.planning.planned_run import RunResults
+from cowclip_merlin.experiments.planning.plan import RunResults
 from cowclip_merlin.experiments.planning.sweep import best_values
-from cowclip_merlin.experiments.results.tuned import write_tuned
+from cowclip_merlin.experiments.results.folder import write_tuned
 from cowclip_merlin.experiments.session import Session
-from cowclip_merlin.experiments.tables.files import write_table
-from cowclip_merlin.experiments.tables.label_tables import further_tables
-from cowclip_merlin.experiments.tables.run_table import run_table
-from cowclip_merlin.experiments.tables.sweep_table import sweep_label_table, sweep_table
-from cowclip_merlin.experiments.tables.table import Table
-from cowclip_merlin.experiments.tables.text import table_text
+from cowclip_merlin.experiments.tables.run_table import (
+    further_tables,
+    run_table,
+    sweep_label_table,
+    sweep_table,
+)
+from cowclip_merlin.experiments.tables.table import Table, table_text, write_table
 from cowclip_merlin.experiments.tables.untrained import hyperparameter_table, parameter_table
 
 if TYPE_CHECKING:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
-from cowclip_merlin.experiments.planning.plan import plan_runs
-from cowclip_merlin.experiments.planning.planned_run import DataVariant, PlannedRun
+from cowclip_merlin.experiments.planning.plan import DataVariant, PlannedRun, plan_runs
 from cowclip_merlin.experiments.planning.sizing import Sizing, sizing_for
 from cowclip_merlin.experiments.planning.sweep import any_finished, best_settings, plan_sweep
-from cowclip_merlin.experiments.results.folder import check_results_folder
+from cowclip_merlin.experiments.results.folder import check_results_folder, read_tuned
 from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.experiments.results.tuned import read_tuned
 from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
@@ -29,7 +27,7 @@ from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.folder import VALIDATION
 
 if TYPE_CHECKING:
-    from cowclip_merlin.experiments.definitions.log_experiment import LogExperiment
+    from cowclip_merlin.experiments.definitions.experiment import LogExperiment
 
 TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
 """Kinds of experiments that train models."""

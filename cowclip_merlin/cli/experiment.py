@@ -113,8 +113,7 @@ def _run_each(
 
 def run_session(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
     """Run experiments or sweeps on prepared data."""
-    from cowclip_merlin.experiments.commands import dry_run, run_experiment
-    from cowclip_merlin.experiments.preflight import check_experiment
+    from cowclip_merlin.experiments.commands import check_experiment, dry_run, run_experiment
     from cowclip_merlin.experiments.session import Session
 
     session = Session(session_settings_from_args(args))

@@ -1,21 +1,18 @@
 """Read and check experiments from YAML files in the folders next to this module."""
 
 from cowclip_merlin.experiments.definitions.experiment import (
+    LOG_KINDS,
     MEASURES,
     NAMED_MULTIPLIERS,
     RMSE,
     RUN_KINDS,
+    CollisionLine,
     Experiment,
     ExperimentLine,
-)
-from cowclip_merlin.experiments.definitions.log_experiment import (
-    LOG_KINDS,
-    CollisionLine,
     LogExperiment,
     ReplayLine,
 )
-from cowclip_merlin.experiments.definitions.log_parser import parse_log_experiment
-from cowclip_merlin.experiments.definitions.parser import parse_experiment
+from cowclip_merlin.experiments.definitions.parser import parse_experiment, parse_log_experiment
 from cowclip_merlin.experiments.definitions.reader import (
     experiment_names,
     load_experiment,

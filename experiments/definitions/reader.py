@@ -8,11 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions.checks import check_one_of
-from cowclip_merlin.experiments.definitions.experiment import KINDS, Experiment
-from cowclip_merlin.experiments.definitions.log_experiment import LOG_KINDS, LogExperiment
-from cowclip_merlin.experiments.definitions.log_parser import parse_log_experiment
-from cowclip_merlin.experiments.definitions.parser import parse_experiment
+from cowclip_merlin.experiments.definitions.experiment import (
+    KINDS,
+    LOG_KINDS,
+    Experiment,
+    LogExperiment,
+)
+from cowclip_merlin.experiments.definitions.parser import (
+    check_one_of,
+    parse_experiment,
+    parse_log_experiment,
+)
 from cowclip_merlin.system.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent

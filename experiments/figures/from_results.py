@@ -15,7 +15,7 @@ from cowclip_merlin.experiments.figures import (
     draw_multipliers,
     draw_times,
 )
-from cowclip_merlin.experiments.planning.planned_run import PlannedRun, RunResults
+from cowclip_merlin.experiments.planning.plan import PlannedRun, RunResults
 from cowclip_merlin.experiments.planning.sizing import Sizing
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.loading import steps_per_epoch

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.runs import Run, Runs
-from cowclip_merlin.experiments.tables.files import write_markdown, write_table
-from cowclip_merlin.experiments.tables.table import Cell, experiment_table, mean_cell, verdict
-from cowclip_merlin.experiments.tables.text import table_text
+from cowclip_merlin.experiments.tables.table import (
+    Cell,
+    experiment_table,
+    mean_cell,
+    table_text,
+    verdict,
+    write_markdown,
+    write_table,
+)
 
 if TYPE_CHECKING:
-    from cowclip_merlin.experiments.definitions.log_experiment import CollisionLine, ReplayLine
+    from cowclip_merlin.experiments.definitions.experiment import CollisionLine, ReplayLine
     from cowclip_merlin.experiments.online.collisions import CollisionEpoch
-    from cowclip_merlin.experiments.results.replay_result import ReplayResult
+    from cowclip_merlin.experiments.results.result import ReplayResult
 
 GAIN = "gain"
 """The measure of differences from the reference line with the same seed, in points of AUC."""

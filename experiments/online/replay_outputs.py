@@ -13,9 +13,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.online.log_runs import Measure, gain_measure, show_table
-from cowclip_merlin.experiments.online.replay_plan import LineResults, line_results
+from cowclip_merlin.experiments.online.replay_runs import LineResults, line_results
 from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.results.replay_result import ReplayResult
+from cowclip_merlin.experiments.results.result import ReplayResult
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 
 if TYPE_CHECKING:

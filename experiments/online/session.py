@@ -1,17 +1,103 @@
-"""Connect one log and its results folder."""
+"""Connect one log and its results folder; settings and hashes of its runs."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath, expand
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
-from cowclip_merlin.experiments.online.settings import LogSettings
 from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.folders import REPLAYS_CSV
+from cowclip_merlin.training import RunSettings
+from cowclip_merlin.types import Json
+
+
+def hash_settings(settings: OnlineSettings, *parts: Json) -> str:
+    """Return a hash that is equal for runs that train the same.
+
+    Settings at their defaults are omitted, so that a new option does not change the names of
+    earlier runs.
+
+    Args:
+        settings: of the model, with the seed.
+        parts: what else the training depends on; dataclasses and plain values.
+    """
+    usual = OnlineSettings(run=_usual_run()).as_dict()
+    given = settings.as_dict()
+    table = {k: v for k, v in given.items() if k != "run" and v != usual[k]}
+    run = {k: v for k, v in given["run"].items() if v != usual["run"][k]}
+    values = [table, run, *(_changed(part) for part in parts)]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _usual_run() -> RunSettings:
+    return RunSettings(model="deepfm", batch_size=1, update="lazy", epochs=1)
+
+
+def _changed(value: object) -> Json:
+    """Return plain values for JSON, without attributes of dataclasses at their defaults."""
+    if isinstance(value, tuple):
+        return [_changed(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    usual = {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in fields(value)
+    }
+    given = {name: getattr(value, name) for name in usual}
+    return {name: _changed(each) for name, each in given.items() if each != usual[name]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings(Settings):
+    """Settings that all experiments of a session on a log share.
+
+    Raises:
+        InputError: a value is out of range, or a file does not exist.
+    """
+
+    files: tuple[FilePath, ...] = option(
+        help="CSV, TSV (also compressed) or parquet, by time",
+        flag="--log",
+        nargs="+",
+        metavar="LOG",
+    )
+    features: FilePath = option(help="features file of the log", metavar="YAML")
+    out: Path = option(help="results folder", metavar="RESULTS")
+    model: OnlineSettings = option(help="the model and its training; each run has its own seed")
+    name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
+    seeds: int = option(3, "runs of each cell", at_least=1)
+    batch_days: float = option(
+        5.0, "days to train before the first event is scored", metavar="D", at_least=0
+    )
+    max_bad_fraction: float = option(
+        0.001,
+        "largest share of damaged rows; above it, reading stops",
+        metavar="F",
+        at_least=0,
+        below=1,
+    )
+    options: tuple[str, ...] = option(
+        (), "words of the command line that were given, for the command that repeats this"
+    )
+
+    def __post_init__(self) -> None:
+        """Reject values that would fail later."""
+        super().__post_init__()
+        object.__setattr__(self, "files", tuple(expand(self.files)))
+        for path in self.files:
+            if not path.is_file():
+                raise InputError(f"{path}: no such file; check the path")
 
 
 class LogSession(ResultsSession):

@@ -9,12 +9,14 @@ from pathlib import Path
 from cowclip_merlin import addresses
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
-from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_replays
-from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.experiments.results.results_csv import read_results
-from cowclip_merlin.experiments.results.tuned import TunedValues, tuned_by_size
-from cowclip_merlin.experiments.tables.files import read_table
-from cowclip_merlin.experiments.tables.table import Table
+from cowclip_merlin.experiments.results.folder import TunedValues, tuned_by_size
+from cowclip_merlin.experiments.results.result import (
+    ReplayResult,
+    Result,
+    read_replays,
+    read_results,
+)
+from cowclip_merlin.experiments.tables.table import Table, read_table
 from cowclip_merlin.system.files import read_json
 
 

@@ -1,4 +1,4 @@
-"""Format a table for the page."""
+"""Format tables for the page, and the first lines of the page as sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.experiments.report.verdicts import reference_cell
+from cowclip_merlin.experiments.report.results_folder import ResultsFolder
+from cowclip_merlin.experiments.report.verdicts import (
+    JudgedCell,
+    PaperEffect,
+    auc_cells,
+    count_verdicts,
+    gain_cells,
+    largest_changes,
+    largest_speedup,
+    paper_effect,
+    reference_cell,
+)
 from cowclip_merlin.experiments.tables.table import Cell, Table
 
 MINUS = "\N{MINUS SIGN}"
@@ -169,3 +180,179 @@ def _legend(table: Table, cells: Sequence[Cell], seeds: int) -> str:
         parts.append("“paper”: the published number")
     text = "; ".join(parts) + "."
     return text[0].upper() + text[1:]
+
+
+_ANSWERS = {
+    "seen": "The paper's effect is seen.",
+    "seen in part": "The paper's effect is seen in part.",
+    "not seen": "The paper's effect is not seen.",
+    "not judged": "These results cannot show whether the paper's effect exists.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The answer for one data set, in sentences.
+
+    Attributes:
+        title: name of the data set.
+        conclusion: see `PaperEffect.conclusion`.
+        answer: the conclusion as a sentence.
+        sentences: the numbers behind it.
+    """
+
+    title: str
+    conclusion: str
+    answer: str
+    sentences: Sequence[str]
+
+
+def headline(folder: ResultsFolder) -> Headline:
+    """Make the headline of a results folder from its verdicts."""
+    gains = [judged for table in folder.log_tables for judged in gain_cells(table)]
+    of_log, conclusion = _gains(gains), gain_conclusion(gains)
+    of_data: list[str] = []
+    if folder.has_data_tables:
+        cells = auc_cells([table for table in folder.tables if not table.on_log])
+        found = paper_effect(cells)
+        conclusion = found.conclusion
+        of_data = [*_against_paper(found), *_all(cells), *_time(folder)]
+    return Headline(
+        title=folder.title,
+        conclusion=conclusion,
+        answer=_ANSWERS[conclusion],
+        sentences=[*of_data, *of_log, *_runs(folder), *_replays(folder)],
+    )
+
+
+def gain_conclusion(gains: Sequence[JudgedCell]) -> str:
+    """Say whether the gains that Monolith published are seen: of all, of most, or of fewer."""
+    published = [judged for judged in gains if judged.paper is not None]
+    better = count_verdicts(published, "better")
+    if not published:
+        return "not judged"
+    if 2 * better <= len(published):
+        return "not seen"
+    return "seen" if better == len(published) else "seen in part"
+
+
+def _gains(gains: Sequence[JudgedCell]) -> list[str]:
+    """Compare gains with Monolith's, and count those of each table."""
+    published = [judged for judged in gains if judged.paper is not None]
+    sentences = []
+    if published:
+        better, noise, worse = (count_verdicts(published, k) for k in ("better", "noise", "worse"))
+        sentences.append(
+            f"Where Monolith's AUC rises over that without syncs, {_of(better, published)} here: "
+            f"{better} better, {noise} within noise, {worse} worse."
+        )
+    for table in dict.fromkeys(judged.table.name for judged in gains):
+        sentences += _largest_gains([judged for judged in gains if judged.table.name == table])
+    return sentences
+
+
+def _largest_gains(gains: Sequence[JudgedCell]) -> list[str]:
+    gain, loss = largest_changes(gains)
+    where = gains[0].table.title.partition(":")[0]
+    named = [("gain", gain), ("loss", loss)]
+    found = [
+        f"largest {name} {_gain_text(judged)} ({judged.row})" for name, judged in named if judged
+    ]
+    return [f"{where}: {'; '.join(found) or 'no change beyond noise'}."]
+
+
+def _gain_text(judged: JudgedCell) -> str:
+    paper = "" if judged.paper is None else f", in the paper {signed(judged.paper, 2)}"
+    return f"{signed(judged.difference or 0.0, 2)} AUC points{paper}"
+
+
+def _against_paper(found: PaperEffect) -> list[str]:
+    if not (found.kept or found.lost):
+        return [
+            "No number with a verdict has a published number to compare with; a verdict needs "
+            "several seeds of a number and of its reference."
+        ]
+    return [_kept(found.kept), _lost(found.lost)]
+
+
+def _kept(cells: Sequence[JudgedCell]) -> str:
+    if not cells:
+        return "No AUC that holds in the paper has a verdict here."
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
+    return (
+        f"Where the paper's AUC holds (no worse than the reference), "
+        f"{_of(better + noise, cells)} here: {better} better, {noise} within noise, {worse} worse."
+    )
+
+
+def _lost(cells: Sequence[JudgedCell]) -> str:
+    if not cells:
+        return "No AUC that falls in the paper has a verdict here."
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
+    return (
+        f"Where the paper's AUC falls, {_of(worse, cells)} here: {worse} worse, "
+        f"{noise} within noise, {better} better."
+    )
+
+
+def _of(some: int, every: Sequence[JudgedCell]) -> str:
+    verb = "does so" if some == 1 else "do so"
+    return f"{some} of {len(every)} {verb}"
+
+
+def _all(cells: Sequence[JudgedCell]) -> list[str]:
+    if not cells:
+        return []
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
+    whole = (
+        f"All {len(cells)} AUCs that have a verdict: {better} better than the "
+        f"reference, {noise} within noise, {worse} worse."
+    )
+    gain, loss = largest_changes(cells)
+    named = [("Largest gain", gain), ("Largest loss", loss)]
+    return [whole, *(f"{name}: {_describe(judged)}." for name, judged in named if judged)]
+
+
+def _describe(judged: JudgedCell) -> str:
+    decimals = judged.table.decimals
+    paper = "" if judged.paper is None else f", in the paper {signed(judged.paper, decimals)}"
+    where = f"{judged.row} at {judged.column}, {judged.table.title.partition(':')[0]}"
+    return f"{signed(judged.difference or 0.0, decimals)} AUC points{paper} ({where})"
+
+
+def _time(folder: ResultsFolder) -> list[str]:
+    found = largest_speedup(folder.tables)
+    if found is None:
+        return []
+    judged, times = found
+    return [
+        f"Largest gain in training time: {times:.1f} times as fast as {judged.table.reference} "
+        f"({judged.row} at {judged.column}, {judged.table.title.partition(':')[0]})."
+    ]
+
+
+def _runs(folder: ResultsFolder) -> list[str]:
+    runs = folder.results
+    if not runs:
+        return []
+    diverged = sum(run.status == "diverged" for run in runs)
+    minutes = sum(run.seconds for run in runs) / 60
+    whole = f"{minutes:.0f} minute{'s' * (round(minutes) != 1)}"
+    time = whole if minutes < 60 else f"{minutes / 60:.1f} hours"
+    seeds = len({run.seed for run in runs})
+    return [
+        f"{len(runs):,} run{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
+        f"{diverged} diverged, {time} of training."
+    ]
+
+
+def _replays(folder: ResultsFolder) -> list[str]:
+    runs = {replay.run_id: replay for replay in folder.replays}.values()
+    if not runs:
+        return []
+    diverged = sum(run.status == "diverged" for run in runs)
+    minutes, seeds = sum(run.seconds for run in runs) / 60, len({run.seed for run in runs})
+    return [
+        f"{len(runs):,} replay{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
+        f"{diverged} diverged, {minutes:.0f} minute{'s' * (round(minutes) != 1)}."
+    ]

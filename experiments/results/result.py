@@ -1,16 +1,142 @@
-"""Define the result of a run: its settings, scores, versions and hardware."""
+"""Results of runs and replays: settings, scores, versions, hardware; their CSV files."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
-from cowclip_merlin.experiments.results.csv_table import column_types
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.folders import REPLAYS_CSV, RESULTS_CSV
 
-if TYPE_CHECKING:
-    from cowclip_merlin.experiments.results.replay_result import ReplayResult
+Row = TypeVar("Row")
+
+
+def _float_or_none(text: str = "") -> float | None:
+    return float(text) if text else None
+
+
+_Cell: TypeAlias = "int | float | str | None"
+
+_TYPES: Mapping[str, Callable[..., _Cell]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "float | None": _float_or_none,
+}
+
+
+def column_types(row_type: type) -> dict[str, Callable[..., _Cell]]:
+    """Return column -> conversion of its text; called without a text, it returns a blank value."""
+    return {field.name: _TYPES[str(field.type)] for field in fields(row_type)}
+
+
+def read_rows(path: Path, row_type: type[Row], *, unique: str | None = None) -> list[Row]:
+    """Read all rows in the order in which they were written; empty without a file.
+
+    Args:
+        path: of the CSV file.
+        row_type: a dataclass whose attributes are `int`, `float`, `str` or `float | None`. It
+            raises a `ValueError` for values that a run cannot have. Older files may lack the last
+            columns, if they have a default.
+        unique: a column that has another value in each row; None for none.
+
+    Raises:
+        InputError: if the file is damaged, or another version wrote it.
+    """
+    if not path.exists():
+        return []
+    with _open(path) as reader:
+        return list(_rows(path, reader, row_type, unique))
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[csv.DictReader[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # editors may add a BOM
+            yield csv.DictReader(file)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a table of runs ({error}); use another folder") from None
+
+
+def _rows(
+    path: Path, reader: csv.DictReader[str], row_type: type[Row], unique: str | None
+) -> Iterator[Row]:
+    types = column_types(row_type)
+    later = [field.name for field in fields(row_type) if field.default is not MISSING]
+    _check_columns(path, reader.fieldnames or (), tuple(types), fewest=len(types) - len(later))
+    first: dict[_Cell, int] = {}
+    for cells in reader:
+        number = reader.line_num
+        try:
+            row = row_type(**_parsed(dict.fromkeys(later, "") | cells, types))
+        except ValueError as error:
+            raise InputError(
+                f"{path}: line {number} is damaged ({error}); delete the line"
+            ) from None
+        if unique and first.setdefault(value := getattr(row, unique), number) != number:
+            raise InputError(
+                f"{path}: line {number} has the same run as line {first[value]} "
+                f"({unique} {value}); delete one of them"
+            )
+        yield row
+
+
+def _check_columns(
+    path: Path, found: Sequence[str], columns: Sequence[str], *, fewest: int
+) -> None:
+    """Refuse a file without these columns, in this order; those after the fewest may lack."""
+    required = columns[:fewest]
+    if len(found) >= fewest and list(found) == list(columns[: len(found)]):
+        return
+    if not found:
+        raise InputError(f"{path}: is empty; restore a copy, or delete it")
+    wrong = "its columns have another order"
+    if missing := [name for name in required if name not in found]:
+        wrong = f"no column {missing[0]}"
+    elif unknown := [name for name in found if name not in columns]:
+        wrong = f"unknown column {unknown[0]!r:.40}"
+    raise InputError(
+        f"{path}: {wrong}; restore a copy, or use another folder if another version wrote it"
+    )
+
+
+def _parsed(
+    cells: Mapping[str, str | None], types: Mapping[str, Callable[[str], _Cell]]
+) -> dict[str, _Cell]:
+    """Convert the cells of a row; the error of a wrong one is a `ValueError`."""
+    if None in cells or None in cells.values():
+        raise ValueError(f"it does not have {len(types)} cells")
+    return {name: _convert(name, cells[name], convert) for name, convert in types.items()}
+
+
+def _convert(name: str, text: str, convert: Callable[[str], _Cell]) -> _Cell:
+    try:
+        return convert(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r:.40}, not a number") from None
+
+
+def write_rows(path: Path, rows: Iterable[object], row_type: type) -> None:
+    """Write a file; if this fails, the old one stays unchanged."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(column_types(row_type)))
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def append_rows(path: Path, rows: Sequence[object]) -> None:
+    """Add rows of one type; if this fails, the old file stays unchanged."""
+    row_type = type(rows[0])
+    write_rows(path, [*read_rows(path, row_type), *rows], row_type)
+
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")
@@ -162,3 +288,138 @@ def example_result(**changed: Any) -> Result:
     """Return a result with made-up values, for examples and tests."""
     blank = {name: convert() for name, convert in column_types(Result).items()}
     return Result(**blank | {"status": "done", "split": "test", "auc": 0.78} | changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """One row of `replays.csv`: a finished replay, scored at one sync interval.
+
+    Attributes:
+        run_id: name of its folder in `runs/`.
+        config_hash: hash of settings, columns with their rules, and the log; not of `sync`.
+        sync: event time between two syncs of the serving copy, or "never".
+        status: "done" or "diverged".
+        data: name of the log for readers.
+        data_fingerprint: fingerprint of the log.
+        admit: occurrences after which an id gets a row; by column where they differ.
+        ttl: seconds after which an unseen id loses its row, 0 for never; by column likewise.
+        model: name of the architecture.
+        mlp: widths of the hidden layers, such as "100-100".
+        embedding_dim: length of an embedding row.
+        rule: scaling rule.
+        clip: name of the clip that was used.
+        batch_size: events per step.
+        base_batch_size: batch size of the unscaled rates.
+        embedding_lr: learning rate of the tables, as used.
+        dense_lr: learning rate of the other weights, as used.
+        l2: as used.
+        r: as used.
+        zeta: as used.
+        init_std: as used.
+        batch_days: days that were only trained.
+        seed: seed of all initial values.
+        auc: AUC over all scored events, 0 to 1; NaN if it diverged.
+        log_loss: over the same events, in nats; NaN if it diverged.
+        scored: scored events.
+        events: trained events.
+        damaged: rows of the log that could not be read.
+        ids_kept: ids that have a row at the end, over all columns.
+        refused: occurrences of ids that were not admitted.
+        expired: ids dropped by their time to live.
+        evicted: ids dropped by the bound on rows.
+        seconds: time of the whole replay, with all of its serving copies.
+        rows_per_second: mean over the replay.
+        started: start of the run, UTC, ISO 8601.
+        revision: git revision of this package, or its version.
+        tensorflow: version of TensorFlow.
+        hardware: name of the processor.
+        load: running processes in the minute before the run began.
+        versions: versions of Python and of the dependencies.
+    """
+
+    run_id: str
+    config_hash: str
+    sync: str
+    status: str
+    data: str
+    data_fingerprint: str
+    admit: str
+    ttl: str
+    model: str
+    mlp: str
+    embedding_dim: int
+    rule: str
+    clip: str
+    batch_size: int
+    base_batch_size: int
+    embedding_lr: float
+    dense_lr: float
+    l2: float
+    r: float
+    zeta: float
+    init_std: float
+    batch_days: float
+    seed: int
+    auc: float
+    log_loss: float
+    scored: int
+    events: int
+    damaged: int
+    ids_kept: int
+    refused: int
+    expired: int
+    evicted: int
+    seconds: float
+    rows_per_second: float
+    started: str
+    revision: str
+    tensorflow: str
+    hardware: str
+    load: float
+    versions: str
+
+    def __post_init__(self) -> None:
+        """Reject values that a run cannot have.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        check_scores(self)
+
+
+def read_replays(folder: Path) -> list[ReplayResult]:
+    """Read all replays of a results folder in the order in which they ended.
+
+    Raises:
+        InputError: if the table is damaged, or another version wrote it.
+    """
+    return read_rows(folder / REPLAYS_CSV, ReplayResult)
+
+
+def read_results(folder: str | Path) -> list[Result]:
+    """Read all runs of a results folder in the order in which they ended; empty without a table.
+
+    Raises:
+        InputError: if the table is damaged, or another version wrote it.
+    """
+    return read_rows(Path(folder) / RESULTS_CSV, Result, unique="config_hash")
+
+
+def write_results(folder: str | Path, results: Iterable[Result]) -> None:
+    """Write the table; if this fails, the old table stays unchanged."""
+    write_rows(Path(folder) / RESULTS_CSV, results, Result)
+
+
+def append_result(folder: str | Path, result: Result) -> None:
+    """Add one run; replace an earlier run with the same hash.
+
+    >>> import tempfile
+    >>> from cowclip_merlin.experiments.results.result import example_result
+    >>> folder = tempfile.mkdtemp()
+    >>> append_result(folder, example_result())
+    >>> append_result(folder, example_result(auc=0.79))
+    >>> [r.auc for r in read_results(folder)]
+    [0.79]
+    """
+    kept = [r for r in read_results(folder) if r.config_hash != result.config_hash]
+    write_results(folder, [*kept, result])

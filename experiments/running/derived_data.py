@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.planned_run import SAMPLE_SEED, DataVariant
+from cowclip_merlin.experiments.planning.plan import SAMPLE_SEED, DataVariant
 from cowclip_merlin.loading.columns import check_columns_present, check_ids_in_vocabulary
 from cowclip_merlin.system.files import (
     clear_leftovers,

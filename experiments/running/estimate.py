@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
 
 from cowclip_merlin import compat
-from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.planning.plan import PlannedRun
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.types import Tensor
 from cowclip_merlin.workflows import PreparedData

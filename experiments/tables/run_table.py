@@ -1,11 +1,12 @@
-"""Make tables of training runs: one row per line of the experiment, one column per batch."""
+"""Make tables of training runs, of their further labels, and of sweeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import (
     MEASURES,
     NAMED_MULTIPLIERS,
@@ -13,10 +14,19 @@ from cowclip_merlin.experiments.definitions import (
     Experiment,
     ExperimentLine,
 )
-from cowclip_merlin.experiments.planning.plan import describe_infeasible, feasible_multipliers
-from cowclip_merlin.experiments.planning.planned_run import RunResults
+from cowclip_merlin.experiments.planning.plan import (
+    RunResults,
+    describe_infeasible,
+    feasible_multipliers,
+)
 from cowclip_merlin.experiments.planning.sizing import Sizing
-from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.experiments.planning.sweep import (
+    Scores,
+    expand_sweep,
+    mean_score,
+    validation_scores,
+)
+from cowclip_merlin.experiments.results.result import Result, scores_of_targets
 from cowclip_merlin.experiments.tables.table import (
     Cell,
     Table,
@@ -180,3 +190,139 @@ def _not_run(experiment: Experiment, sizing: Sizing, results: RunResults) -> Seq
         for m in feasible_multipliers(line, sizing)
         if (line.label, m) not in done
     ]
+
+
+_SCORES = ("auc", "auc_error", "log_loss", "rmse")
+
+
+def further_tables(
+    experiment: Experiment, results: RunResults
+) -> Sequence[tuple[Experiment, RunResults]]:
+    """Return an experiment and its results for each label but the first, to make tables of.
+
+    The paper has no numbers of these labels.
+
+    Args:
+        experiment: of kind "runs" or "sweep".
+        results: those of its runs.
+
+    Raises:
+        InputError: if the runs have scores of other labels.
+    """
+    if experiment.measure == "minutes":
+        return []
+    every = {tuple(scores_of_targets(each)) for each in results.values() if each.targets}
+    if len(every) > 1:
+        raise InputError(
+            f"{experiment.cli_name}: its runs have scores of different labels; use another `out`"
+        )
+    labels = next(iter(every), ())
+    return [_of_label(experiment, results, *each) for each in enumerate(labels[1:], 2)]
+
+
+def _of_label(
+    experiment: Experiment, results: RunResults, number: int, label: str
+) -> tuple[Experiment, RunResults]:
+    found = {run: _with_scores(result, label) for run, result in results.items()}
+    numbers = any(result.rmse is not None for result in found.values())
+    changed = {
+        "name": f"{experiment.name}_label{number}",
+        "title": f"{experiment.title}: label {label}",
+        "claim": "",
+        "measure": RMSE if numbers else experiment.measure,
+        "lines": tuple(replace(line, published={}, notes={}) for line in experiment.lines),
+    }
+    return replace(experiment, **changed), found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelResult(Result):
+    """The result of a run for a label that is not the first one.
+
+    Attributes:
+        rmse: root mean squared error of a label that is a number; None of one of 0 and 1.
+    """
+
+    rmse: float | None = None
+
+
+def _with_scores(result: Result, label: str) -> LabelResult:
+    """Return a result with the scores of another label; a diverged run has none."""
+    scores = scores_of_targets(result).get(label, {})
+    kept = {name: scores[name] for name in _SCORES if name in scores}
+    return LabelResult(**asdict(result) | kept)
+
+
+_NOTES = (
+    "Scored on validation rows; test rows are not used.",
+    "Neighbors of the two best points were tried until no neighbor was better.",
+)
+
+
+def sweep_table(sweep: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
+    """Make the table: one row per point, one column per batch, and one for their mean.
+
+    Args:
+        sweep: the sweep.
+        sizing: batches of the runs.
+        results: results of the finished runs.
+        texts: `data`, `command` and `fingerprint` of `Table`.
+    """
+    scores, multipliers = validation_scores(results), sweep.lines[0].multipliers
+    several = len(multipliers) > 1
+    return experiment_table(
+        sweep,
+        unit="validation AUC %",
+        columns=(*(column_heading(m, sizing) for m in multipliers), *["mean"] * several),
+        rows=tuple(
+            (label, _cells(scores.get(label, {}), multipliers)) for label in _order(sweep, scores)
+        ),
+        notes=_NOTES,
+        **texts,
+    )
+
+
+def sweep_label_table(
+    sweep: Experiment, sizing: Sizing, results: RunResults, order: Sequence[str], **texts: str
+) -> Table:
+    """Make the table of a label that is not the first one, which chooses the best point.
+
+    Args:
+        sweep: the sweep, with the measure of this label.
+        sizing: batches of the runs.
+        results: results of the finished runs, for this label.
+        order: labels of the rows, as in the table of the first label.
+        texts: `data`, `command` and `fingerprint` of `Table`.
+    """
+    line = sweep.lines[0]
+    lines = [replace(line, label=label) for label in order]
+    cells = cells_of(sweep.measure, lines, line.multipliers, results)
+    return experiment_table(
+        sweep,
+        unit=f"validation {unit_of(sweep)}",
+        columns=tuple(column_heading(m, sizing) for m in line.multipliers),
+        rows=tuple((label, tuple(cells[label, m] for m in line.multipliers)) for label in order),
+        notes=(_NOTES[0], "The first label decides which point is the best, and the order."),
+        decimals=DECIMALS[sweep.measure],
+        **texts,
+    )
+
+
+def _order(sweep: Experiment, scores: Scores) -> list[str]:
+    """Sort labels of all points, best first, then those of the grid without a score."""
+    scored = sorted(scores, key=lambda label: -mean_score(scores[label]))
+    return scored + [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
+
+
+def _cells(
+    scores: Mapping[int | str, list[float]], multipliers: Sequence[int | str]
+) -> tuple[Cell, ...]:
+    cells = [
+        mean_cell([100 * auc for auc in scores[m]]) if m in scores else Cell() for m in multipliers
+    ]
+    if len(multipliers) == 1:
+        return tuple(cells)
+    if len(scores) < len(multipliers):
+        return (*cells, Cell())
+    seeds = min(map(len, scores.values()))
+    return (*cells, Cell(mean=100 * mean_score(scores), runs=seeds))

@@ -1,14 +1,19 @@
-"""Define a table of the paper with our numbers: means, spreads and verdicts."""
+"""The paper's tables with our numbers: means, spreads, verdicts; as text and as JSON files."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
+from cowclip_merlin.system.files import atomic_write, read_json
+from cowclip_merlin.types import Json, JsonObject
 
 NOISE = 2.0
 
@@ -127,3 +132,184 @@ def verdict(cell: Cell, reference: Cell, *, higher_is_better: bool = True) -> st
     if abs(difference) <= NOISE * error:
         return "noise"
     return "better" if (difference > 0) == higher_is_better else "worse"
+
+
+def cell_text(cell: Cell, *, decimals: int = 2) -> str:
+    """Format a cell as text: mean, spread, and the paper's number in brackets.
+
+    >>> cell_text(Cell(mean=80.9, spread=0.01, runs=3, published=80.97))
+    '80.90 ±0.01 [80.97]'
+    """
+    parts = [cell.text if cell.mean is None else f"{cell.mean:.{decimals}f}"]
+    if cell.spread is not None:
+        parts.append(f"±{cell.spread:.{decimals}f}")
+    if cell.published is not None:
+        parts.append(f"[{cell.published:.{decimals}f}]")
+    return " ".join(parts)
+
+
+def table_text(table: Table) -> str:
+    """Format the table for a terminal."""
+    lines = _lines(table)
+    widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
+    text = ["  ".join(x.ljust(w) for x, w in zip(line, widths)).rstrip() for line in lines]
+    legend = _legend(table)
+    head = [table.title, *([table.data] if table.data else [])]
+    missing = [f"not run: {line}" for line in table.missing]
+    return "\n".join([*head, "", *text, "", legend, *table.notes, *missing])
+
+
+def markdown_table(table: Table) -> str:
+    """Format the table as Markdown, with its title, its legend, its notes and its command."""
+    head, *body = [[text.replace("|", "\\|") for text in line] for line in _lines(table)]
+    rows = [head, ["---", *["---:"] * len(table.columns)], *body]
+    missing = [f"not run: {line}" for line in table.missing]
+    below = [_legend(table), *table.notes, *missing, f"`{table.command}`"]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    text = [f"### {table.title}", "", f"{table.data}.", "", *lines, ""]
+    return "\n".join([*text, *(f"- {line}" for line in below)]) + "\n"
+
+
+def _lines(table: Table) -> list[list[str]]:
+    """Return the headings and rows as text."""
+    marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
+    body = [
+        [
+            heading,
+            *(
+                cell_text(cell, decimals=decimals) + marks[cell.verdict]
+                for cell, decimals in zip(cells, table.column_decimals(), strict=True)
+            ),
+        ]
+        for heading, cells in table.rows
+    ]
+    return [[table.corner, *table.columns], *body]
+
+
+def _legend(table: Table) -> str:
+    """Explain the parts of the cells."""
+    cells = [cell for _, row in table.rows for cell in row]
+    parts = [table.unit]
+    if any(cell.spread is not None for cell in cells):
+        parts.append("mean ± standard deviation over seeds")
+    if any(cell.published is not None for cell in cells):
+        parts.append("[published]")
+    if any(cell.verdict for cell in cells):
+        parts.append(f"against {table.reference}: + better, - worse, = within noise")
+    return "; ".join(parts)
+
+
+VERDICTS = ("better", "worse", "noise", "")
+_REMEDY = "write it again with cowclip experiment"
+
+
+def write_table(folder: str | Path, table: Table) -> Path:
+    """Write a table as `<folder>/<name>.json`; if this fails, an old file stays unchanged.
+
+    Args:
+        folder: created if missing.
+        table: its numbers must be finite; a cell of diverged runs has no mean.
+
+    Raises:
+        ValueError: if a number is not finite.
+
+    >>> import tempfile
+    >>> table = Table(
+    ...     name="t", title="T", claim="", unit="AUC %", corner="rule", columns=("1K",),
+    ...     rows=(("none", (Cell(mean=80.8),)),),
+    ... )
+    >>> read_table(write_table(tempfile.mkdtemp(), table)) == table
+    True
+    """
+    text = json.dumps(asdict(table), indent=2, allow_nan=False)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{table.name}.json"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def write_markdown(folder: str | Path, table: Table) -> Path:
+    """Write a table as `<folder>/<name>.md`, beside its JSON file."""
+    path = Path(folder) / f"{table.name}.md"
+    with atomic_write(path) as temporary:
+        temporary.write_text(markdown_table(table), encoding="utf-8")
+    return path
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a table of `write_table`.
+
+    Raises:
+        InputError: if it is missing or damaged, or another version wrote it.
+    """
+    value = _of_type(path, "the file", read_json(path), dict)
+    rows = _of_type(path, "rows", value.get("rows"), list)
+    known = _checked(path, "", value | {"rows": []}, Table)
+    parsed = tuple(_row(path, number, row) for number, row in enumerate(rows, 1))
+    table = Table(**known | {"rows": parsed})
+    if len(table.decimals_of_columns) not in (0, len(table.columns)):
+        raise InputError(f"{path}: decimals_of_columns does not fit the columns; {_REMEDY}")
+    if not all(0 <= n <= 10 for n in (table.decimals, *table.decimals_of_columns)):
+        raise InputError(f"{path}: decimals must be 0 to 10; {_REMEDY}")
+    for number, (_, cells) in enumerate(table.rows, 1):
+        if len(cells) != len(table.columns):
+            raise InputError(
+                f"{path}: row {number} has {len(cells)} cells for {len(table.columns)} columns; "
+                f"{_REMEDY}"
+            )
+    return table
+
+
+def _row(path: str | Path, number: int, value: Json) -> tuple[str, tuple[Cell, ...]]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{path}: row {number} is not a heading with cells; {_REMEDY}")
+    heading = _of_type(path, f"heading of row {number}", value[0], str)
+    cells = _of_type(path, f"cells of row {number}", value[1], list)
+    return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
+
+
+def _cell(path: str | Path, where: str, value: Json) -> Cell:
+    cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, value, dict), Cell))
+    if cell.verdict not in VERDICTS:
+        raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
+    return cell
+
+
+def _checked(
+    path: str | Path, where: str, value: Mapping[str, Json], dataclass: type
+) -> JsonObject:
+    """Return the values of a dataclass; check each against its annotation."""
+    annotations = {field.name: str(field.type) for field in fields(dataclass)}
+    for name in value:
+        if name not in annotations:
+            raise InputError(f"{path}: {where}{name} is not of this version; {_REMEDY}")
+    needed = {f.name for f in fields(dataclass) if f.default is f.default_factory is MISSING}
+    for name in sorted(needed - set(value)):
+        raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
+    return {k: _value(path, where + k, v, annotations[k]) for k, v in value.items()}
+
+
+def _value(path: str | Path, where: str, value: Json, annotation: str) -> Any:
+    if value is None and "None" in annotation:
+        return None
+    if annotation.startswith("tuple"):
+        items = _of_type(path, where, value, list)
+        if annotation == "tuple[str, ...]":
+            items = [_of_type(path, where, item, str) for item in items]
+        if annotation == "tuple[int, ...]":
+            items = [_of_type(path, where, item, int) for item in items]
+        return tuple(items)
+    if annotation.startswith("float"):
+        number = _of_type(path, where, value, (int, float))
+        if not math.isfinite(number):
+            raise InputError(f"{path}: {where} is {number}, not a finite number; {_REMEDY}")
+        return float(number)
+    return _of_type(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
+
+
+def _of_type(path: str | Path, where: str, value: Json, type_: type | tuple[type, ...]) -> Any:
+    if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
+        raise InputError(f"{path}: {where} is {value!r:.60}, which has a wrong type; {_REMEDY}")
+    return value

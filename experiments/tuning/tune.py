@@ -22,7 +22,9 @@ from cowclip_merlin.experiments.tuning.outputs import (
 )
 from cowclip_merlin.experiments.tuning.space import SearchSpace, first_settings
 from cowclip_merlin.experiments.tuning.study import (
+    PATIENCE,
     STUDY,
+    TrialContext,
     check_folder,
     complete_trials,
     enqueue_missing,
@@ -30,10 +32,6 @@ from cowclip_merlin.experiments.tuning.study import (
     make_sampler,
     open_study,
     optuna,
-)
-from cowclip_merlin.experiments.tuning.trial_run import (
-    PATIENCE,
-    TrialContext,
     outcome_of,
     run_trial,
 )

@@ -15,9 +15,9 @@ from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.raw_events import RawLog
 from cowclip_merlin.online.events.requests import encode_requests
-from cowclip_merlin.online.joining.examples import ExampleWriter
+from cowclip_merlin.online.joining.matching import ExampleWriter
 from cowclip_merlin.online.joining.messages import MessageParser
-from cowclip_merlin.online.producing.messages import EventMessages
+from cowclip_merlin.online.producing.producer import EventMessages
 from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference
 from cowclip_merlin.system.files import write_json
 

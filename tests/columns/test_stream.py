@@ -24,7 +24,7 @@ from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.replaying.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.replay import ServingCopy
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower

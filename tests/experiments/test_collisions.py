@@ -8,10 +8,7 @@ import pytest
 from small_experiment import run_on_log
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.online.collision_outputs import (
-    best_epoch,
-    draw_collisions,
-)
+from cowclip_merlin.experiments.online.collision_runs import best_epoch, draw_collisions
 from cowclip_merlin.experiments.online.collisions import (
     LOADS,
     CollisionEpoch,
@@ -22,7 +19,7 @@ from cowclip_merlin.experiments.online.collisions import (
     run_collisions,
     split_rows,
 )
-from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.experiments.tables.table import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.online.events.features import ListRules
 from cowclip_merlin.online.events.features_file import load_features

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.commands import RUNS, WRITERS
 from cowclip_merlin.experiments.definitions import (
     LOG_KINDS,
     Experiment,
@@ -19,10 +20,9 @@ from cowclip_merlin.experiments.definitions import (
     parse_log_experiment,
 )
 from cowclip_merlin.experiments.definitions.experiment import KINDS
-from cowclip_merlin.experiments.kinds import RUNS, WRITERS
-from cowclip_merlin.experiments.planning.grid import expand_sweep
 from cowclip_merlin.experiments.planning.plan import feasible_multipliers, plan_runs
 from cowclip_merlin.experiments.planning.sizing import sizing_for
+from cowclip_merlin.experiments.planning.sweep import expand_sweep
 from cowclip_merlin.training.build import build_optimizer
 
 

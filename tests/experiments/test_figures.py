@@ -15,13 +15,12 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.figures import Curve
+from cowclip_merlin.experiments.figures.curves import step_ms
 from cowclip_merlin.experiments.figures.from_results import multiplier_figure
-from cowclip_merlin.experiments.figures.times import step_ms
 from cowclip_merlin.experiments.planning.plan import plan_runs
 from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS, sizing_for
 from cowclip_merlin.experiments.results.result import example_result
-from cowclip_merlin.experiments.tables.files import read_table, write_table
-from cowclip_merlin.experiments.tables.table import Cell, Table
+from cowclip_merlin.experiments.tables.table import Cell, Table, read_table, write_table
 from cowclip_merlin.plotting.style import style_of_many
 
 TEXT = dict(name="f", title="T", caption="C", alt="A", data="D", command="cowclip")

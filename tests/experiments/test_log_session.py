@@ -13,10 +13,10 @@ from small_experiment import run_on_log
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
-from cowclip_merlin.experiments.online import config_hash, replay_outputs, replay_runs
-from cowclip_merlin.experiments.online.replay_plan import line_features
-from cowclip_merlin.experiments.results.replay_result import read_replays
-from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.experiments.online import replay_outputs, replay_runs, session
+from cowclip_merlin.experiments.online.replay_runs import line_features
+from cowclip_merlin.experiments.results.result import read_replays
+from cowclip_merlin.experiments.tables.table import read_table
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 
@@ -61,7 +61,7 @@ def test_a_hash_has_only_what_was_changed(drifting_log):
     """A new attribute of a column would otherwise rename all earlier runs."""
     features = load_features(drifting_log / "log.csv.yaml")
     item = {"name": "item", "rules": {"ttl": 5 * 86_400}}
-    changed = config_hash._changed(features)
+    changed = session._changed(features)
     assert changed["categorical"][:2] == [{"name": "user"}, item]
     assert changed["continuous"] == [{"name": "price"}]
 

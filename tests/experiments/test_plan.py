@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
-from cowclip_merlin.experiments.planning.grid import expand_sweep
 from cowclip_merlin.experiments.planning.plan import (
     describe_infeasible,
     feasible_multipliers,
     plan_runs,
 )
 from cowclip_merlin.experiments.planning.sizing import MAX_LR, PAPER_ROWS, sizing_for
+from cowclip_merlin.experiments.planning.sweep import expand_sweep
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.running import estimate
 from cowclip_merlin.experiments.tables.run_table import run_table

@@ -10,12 +10,11 @@ from made_results import AWKWARD, MAIN, SEEDS, judged, make_results, rules_table
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
-from cowclip_merlin.experiments.report.headline import headline
 from cowclip_merlin.experiments.report.results_folder import natural_order, read_results_folder
-from cowclip_merlin.experiments.report.table_view import MINUS
+from cowclip_merlin.experiments.report.table_view import MINUS, headline
 from cowclip_merlin.experiments.report.verdicts import auc_cells, paper_effect, reference_cell
-from cowclip_merlin.experiments.results.results_csv import read_results, write_results
-from cowclip_merlin.experiments.results.tuned import write_tuned
+from cowclip_merlin.experiments.results.folder import write_tuned
+from cowclip_merlin.experiments.results.result import read_results, write_results
 from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

@@ -5,20 +5,20 @@ import json
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.results.csv_table import read_rows
 from cowclip_merlin.experiments.results.folder import (
     check_outputs_replaceable,
     check_results_folder,
+    read_tuned,
 )
-from cowclip_merlin.experiments.results.replay_result import ReplayResult
-from cowclip_merlin.experiments.results.result import example_result
-from cowclip_merlin.experiments.results.results_csv import (
+from cowclip_merlin.experiments.results.result import (
+    ReplayResult,
     append_result,
+    example_result,
     read_results,
+    read_rows,
     write_results,
 )
-from cowclip_merlin.experiments.results.tuned import read_tuned
-from cowclip_merlin.experiments.running.run_result import _scores
+from cowclip_merlin.experiments.running.runner import _scores
 from cowclip_merlin.system.folders import REPLAYS_CSV, RESULT_TABLES
 
 GOOD = example_result(run_id="GOOD", config_hash="b", seconds=1.5)

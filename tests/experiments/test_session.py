@@ -13,15 +13,21 @@ from small_experiment import MINE, ONE, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments import outputs, preflight, training_runs
+from cowclip_merlin.experiments import commands, outputs, runs
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.results.results_csv import read_results, write_results
+from cowclip_merlin.experiments.results.result import read_results, write_results
 from cowclip_merlin.experiments.running import runner
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.session_settings import SessionSettings, parse_fraction
-from cowclip_merlin.experiments.tables.files import read_table, write_table
-from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
-from cowclip_merlin.experiments.tables.text import table_text
+from cowclip_merlin.experiments.tables.table import (
+    Cell,
+    Table,
+    mean_cell,
+    read_table,
+    table_text,
+    verdict,
+    write_table,
+)
 from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.training import run_logs
 
@@ -110,7 +116,7 @@ def not_recorded(folder, result):
     ("module", "name", "killed"),
     [
         (runner, "shutil", SimpleNamespace(rmtree=half_removed)),
-        (training_runs, "append_result", not_recorded),
+        (runs, "append_result", not_recorded),
     ],
 )
 def test_killed_after_the_last_step_of_a_run(
@@ -162,7 +168,7 @@ def test_a_dry_run_tells_what_it_trains_and_trains_nothing(mine, data, tmp_path,
 def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
     done = []
     for name in ("choose_device", "build_optimizer"):
-        monkeypatch.setattr(preflight, name, lambda *a, _name=name, **_: done.append((_name, *a)))
+        monkeypatch.setattr(commands, name, lambda *a, _name=name, **_: done.append((_name, *a)))
     assert experiment(mine, data, tmp_path / "results", "--dry-run") == 0
     assert done[0] == ("choose_device", "cpu") and done[1][0] == "build_optimizer"
 

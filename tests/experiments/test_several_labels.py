@@ -10,9 +10,8 @@ from small_experiment import experiment
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import RMSE, load_experiment
-from cowclip_merlin.experiments.results.result import example_result
-from cowclip_merlin.experiments.results.results_csv import read_results
-from cowclip_merlin.experiments.tables.label_tables import further_tables
+from cowclip_merlin.experiments.results.result import example_result, read_results
+from cowclip_merlin.experiments.tables.run_table import further_tables
 
 pytestmark = pytest.mark.runs
 

@@ -14,21 +14,22 @@ from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
-from cowclip_merlin.experiments.planning.grid import (
-    STEPS_BEYOND,
-    Axis,
-    grid_points,
-    neighbors,
-    sweep_axes,
-)
 from cowclip_merlin.experiments.planning.plan import plan_runs
 from cowclip_merlin.experiments.planning.sizing import sizing_for
-from cowclip_merlin.experiments.planning.sweep import best_values, plan_sweep
-from cowclip_merlin.experiments.results.results_csv import read_results
-from cowclip_merlin.experiments.results.tuned import read_tuned, tuned_by_size
+from cowclip_merlin.experiments.planning.sweep import (
+    STEPS_BEYOND,
+    Axis,
+    best_values,
+    grid_points,
+    neighbors,
+    plan_sweep,
+    sweep_axes,
+)
+from cowclip_merlin.experiments.results.folder import read_tuned, tuned_by_size
+from cowclip_merlin.experiments.results.result import read_results
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.session_settings import SessionSettings
-from cowclip_merlin.experiments.tables.sweep_table import sweep_table
+from cowclip_merlin.experiments.tables.run_table import sweep_table
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData

@@ -15,9 +15,10 @@ from cowclip_merlin import scaling
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments import tuning
-from cowclip_merlin.experiments.tuning import outputs, trial_run
+from cowclip_merlin.experiments.tuning import outputs
 from cowclip_merlin.experiments.tuning import space as spaces
 from cowclip_merlin.experiments.tuning import study as studies
+from cowclip_merlin.experiments.tuning import study as trial_run
 from cowclip_merlin.experiments.tuning.settings_file import read_settings
 from cowclip_merlin.experiments.tuning.space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.recipe import own_table_defaults

@@ -19,7 +19,7 @@ from cowclip_merlin.online import monitoring
 from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.monitoring import Metric, MonitoringSettings
 from cowclip_merlin.online.training import status_report
-from cowclip_merlin.serving.live.web import metrics as of_server
+from cowclip_merlin.serving.live.web import status as of_server
 from cowclip_merlin.system.records import JsonFormatter
 
 FILES = Path(__file__).parents[2] / "containers/monitoring"

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cowclip_merlin.experiments.results.result import example_result
-from cowclip_merlin.experiments.results.results_csv import read_results, write_results
+from cowclip_merlin.experiments.results.result import example_result, read_results, write_results
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config

@@ -10,14 +10,13 @@ from cowclip_merlin import compat
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.experiments.online.collisions import CollisionSettings
-from cowclip_merlin.experiments.planning.planned_run import DataVariant
+from cowclip_merlin.experiments.planning.plan import DataVariant
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.online.producing.pace import Pace
-from cowclip_merlin.online.producing.producer import EventTimes
+from cowclip_merlin.online.producing.producer import EventTimes, Pace
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.serving.triton.settings import RepositorySettings
+from cowclip_merlin.serving.triton.repository import RepositorySettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream
 from cowclip_merlin.synthetic.ground_truth import GroundTruthSettings
 from cowclip_merlin.tables.admission import new_admission

@@ -66,7 +66,7 @@ def test_din_says_what_it_needs(folder, tmp_path, capsys):
 
 
 def test_derived_data_refuse_shared_columns(folder, tmp_path):
-    from cowclip_merlin.experiments.planning.planned_run import DataVariant
+    from cowclip_merlin.experiments.planning.plan import DataVariant
     from cowclip_merlin.experiments.running.derived_data import derive_data
 
     data = PreparedData.load(folder / "DATA")

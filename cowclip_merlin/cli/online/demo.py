@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.demo.online.settings import OWN, OWN_KAFKA_RATE, DemoSettings
+from cowclip_merlin.demo.online.processes import OWN, OWN_KAFKA_RATE, DemoSettings
 from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"

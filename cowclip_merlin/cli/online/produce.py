@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.producing.pace import Pace
-from cowclip_merlin.online.producing.producer import EventTimes
+from cowclip_merlin.online.producing.producer import EventTimes, Pace
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.synthetic.drifting_stream import StreamSize
 

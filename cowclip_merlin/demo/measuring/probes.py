@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
-from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
+from cowclip_merlin.demo.measuring.sync_watch import Repeat, SyncWatch
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.types import JsonObject

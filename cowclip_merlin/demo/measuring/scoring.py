@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
+from cowclip_merlin.demo.measuring.sync_watch import Repeat
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog

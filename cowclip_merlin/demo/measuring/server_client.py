@@ -1,12 +1,16 @@
-"""Ask a server of `cowclip online serve`."""
+"""Ask a server of `cowclip online serve`, and measure how long it takes to answer one row."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cowclip_merlin.demo.measuring.sync_watch import Repeat
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.types import Json, JsonObject
 
 
@@ -93,3 +97,44 @@ class ServerClient:
         if answer.status != 200:
             raise NoAnswer(f"port {self.port}: {answer.status} {text[:100]!r}")
         return json.loads(text)
+
+
+_ROWS = 1000  # impressions that are asked for in turn
+
+
+class Requester(Repeat):
+    """Asks one server for one impression after the other.
+
+    Args:
+        features: names of the columns.
+        impressions: log of impressions, which holds some.
+        port: of the server.
+        every: seconds from an answer to the next request.
+
+    Attributes:
+        seconds: of each request.
+        unanswered: requests that got no answer.
+    """
+
+    def __init__(
+        self, features: LogFeatures, impressions: MessageLog, port: int, *, every: float = 0.02
+    ) -> None:
+        super().__init__("requests", every=every)
+        messages = impressions.read(impressions.start(), most=_ROWS)
+        rows = [json.loads(message.value) for message in messages]
+        self._rows = [{name: row[name] for name in features.inputs} for row in rows]
+        self._client, self._asked = ServerClient(port), 0
+        self.seconds: list[float] = []
+        self.unanswered = 0
+
+    def step(self) -> None:
+        """Make one request."""
+        row = self._rows[self._asked % len(self._rows)]
+        self._asked += 1
+        began = time.perf_counter()
+        try:
+            self._client.predict([row])
+        except NoAnswer:
+            self.unanswered += 1
+            return
+        self.seconds.append(time.perf_counter() - began)

@@ -11,13 +11,10 @@ import numpy as np
 
 from cowclip_merlin.demo.measuring.failure import kill_cost, take_stock
 from cowclip_merlin.demo.measuring.probes import Prober
-from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.scoring import Scorer, auc_over_time
-from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
-from cowclip_merlin.demo.online.brokers import Logs
-from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.measuring.sync_watch import Repeat, SyncWatch
+from cowclip_merlin.demo.online.processes import DemoSettings, Logs, Processes
 from cowclip_merlin.demo.online.report import Json, latency_summary, percentiles
-from cowclip_merlin.demo.online.settings import DemoSettings
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.message_log import lag
 from cowclip_merlin.online.logs.open_log import open_log

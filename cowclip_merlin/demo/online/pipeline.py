@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from cowclip_merlin.demo.measuring.server_client import ServerClient
-from cowclip_merlin.demo.online.brokers import Logs
-from cowclip_merlin.demo.online.processes import Process, Processes
-from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.demo.online.processes import DemoSettings, Logs, Process, Processes
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.system.processes import free_ports
 

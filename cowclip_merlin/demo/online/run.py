@@ -10,14 +10,10 @@ from pathlib import Path
 from types import FrameType
 
 from cowclip_merlin.demo.measuring.scoring import FROZEN, ONLINE
-from cowclip_merlin.demo.online.brokers import make_logs
-from cowclip_merlin.demo.online.figure import draw
 from cowclip_merlin.demo.online.observers import Observers
 from cowclip_merlin.demo.online.pipeline import Pipeline
-from cowclip_merlin.demo.online.processes import Processes
-from cowclip_merlin.demo.online.report import Json, table_text
-from cowclip_merlin.demo.online.settings import DemoSettings
-from cowclip_merlin.demo.online.status import StatusBlock
+from cowclip_merlin.demo.online.processes import DemoSettings, Processes, make_logs
+from cowclip_merlin.demo.online.report import Json, StatusBlock, draw, table_text
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.synthetic.drifting_stream import PROBABILITY, write_stream_features

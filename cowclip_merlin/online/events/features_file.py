@@ -8,7 +8,6 @@ from typing import NoReturn
 from cowclip_merlin import choices
 from cowclip_merlin.addresses import FilePath, beside, path_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
@@ -20,7 +19,7 @@ from cowclip_merlin.online.events.features import (
 from cowclip_merlin.online.events.messages import LATE
 from cowclip_merlin.online.events.numbers import NumberScaling, scaling_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
-from cowclip_merlin.online.events.times import is_time_format
+from cowclip_merlin.online.events.times import is_time_format, parse_duration
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
 from cowclip_merlin.tables.layout import MOST_ADMIT, FieldRules
 from cowclip_merlin.types import Json, JsonObject

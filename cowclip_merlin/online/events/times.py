@@ -1,18 +1,47 @@
-"""Times of events: seconds since 1970, or dates."""
+"""Times of events, seconds since 1970 or dates, and durations as people write them."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.values.text_to_number import FINITE, numbers_of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+
+
+def parse_duration(value: object, name: str) -> int:
+    """Seconds of a duration.
+
+    Args:
+        value: whole seconds, or text such as "45s", "30min", "5h" or "1d".
+        name: what it is, for the message.
+
+    Raises:
+        InputError: it is something else, or not above 0.
+
+    >>> parse_duration("30min", "ttl"), parse_duration("1d", "ttl"), parse_duration(90, "ttl")
+    (1800, 86400, 90)
+    """
+    found = re.fullmatch(r"(\d{1,18})\s*(s|min|h|d)?", str(value), re.ASCII)
+    seconds = int(found[1]) * SECONDS[found[2] or "s"] if found else 0
+    if isinstance(value, bool) or not 0 < seconds <= LATEST:
+        raise InputError(
+            f"{name} is {value!r:.40}; give whole seconds, or a time like 30min, 5h or 1d"
+        )
+    return seconds
+
 
 _NUMBER = f"^{FINITE}$"
 _CLOCK = r"([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?)?"

@@ -18,9 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joining.counts import JoinCounts
-from cowclip_merlin.online.joining.examples import ExampleWriter
-from cowclip_merlin.online.joining.matching import Matching
+from cowclip_merlin.online.joining.matching import ExampleWriter, JoinCounts, Matching
 from cowclip_merlin.online.joining.messages import MessageParser
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore

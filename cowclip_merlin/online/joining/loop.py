@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cowclip_merlin.online.events.times import format_time
-from cowclip_merlin.online.joining.counts import JoinCounts
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
-from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
-from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.joining.matching import JoinCounts
+from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Retrying
 from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.system.signals import GracefulStop

@@ -1,16 +1,98 @@
-"""Decide which impressions become which examples."""
+"""Decide which impressions become which examples, write these as JSON, and count them."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from cowclip_merlin.online.joining.counts import JoinCounts
-from cowclip_merlin.online.joining.examples import ExampleWriter
+from cowclip_merlin.online.events.messages import LATE
+from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import CLICKED, LATE_CLICK, NO_CLICK, JoinStore, Row
 from cowclip_merlin.tables.layout import LATEST
+from cowclip_merlin.types import JsonObject
+
+
+@dataclass
+class JoinCounts:
+    """Numbers of messages and examples since the state was made.
+
+    Attributes:
+        impressions: messages of the impressions log, all of them.
+        clicks: messages of the actions log, all of them.
+        damaged_impressions: set aside.
+        damaged_clicks: set aside.
+        repeated_impressions: whose key was there before.
+        repeated_clicks: on an impression that has its click already.
+        early_clicks: whose time is before that of their impression.
+        clicks_without_impression: which no impression came for.
+        positives: examples of impressions with a click in the window.
+        late_positives: examples of impressions with a click after the window only.
+        negatives: examples of impressions without a click in the window.
+        dropped_negatives: such impressions that the sampling left out.
+    """
+
+    impressions: int = 0
+    clicks: int = 0
+    damaged_impressions: int = 0
+    damaged_clicks: int = 0
+    repeated_impressions: int = 0
+    repeated_clicks: int = 0
+    early_clicks: int = 0
+    clicks_without_impression: int = 0
+    positives: int = 0
+    late_positives: int = 0
+    negatives: int = 0
+    dropped_negatives: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+    def summary(self) -> str:
+        """Return all of them that are not 0, in words.
+
+        >>> JoinCounts(impressions=1200, negatives=7).summary()
+        '1,200 impressions, 7 negatives'
+        """
+        words = (f"{n:,} {name.replace('_', ' ')}" for name, n in self.as_dict().items() if n)
+        return ", ".join(words) or "no messages"
+
+
+class ExampleWriter:
+    """Makes examples of impressions.
+
+    Args:
+        label: name of the label column.
+        negatives: probability with which negatives are kept; each example carries it, so that
+            nobody takes another column of the impression for it.
+
+    >>> ExampleWriter("click", 0.1).write(b'{"request": "r1"}', 1)
+    b'{"request": "r1","click":1,"cowclip_sample_rate":0.1}'
+    """
+
+    def __init__(self, label: str, negatives: float) -> None:
+        self._label = label
+        self._more: JsonObject = {SAMPLE_RATE: negatives}
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        names = (label, SAMPLE_RATE, LATE)
+        texts = {json.dumps(name, ensure_ascii=ascii) for name in names for ascii in (True, False)}
+        self._names = [text.encode() for text in texts]
+
+    def write(self, impression: bytes, label: int, *, late: bool = False) -> bytes:
+        """Return the example of an impression: JSON in one line.
+
+        The columns go behind those of the impression, whose bytes stay as they are. One that has
+        such a column, or is not written in one line, is read and written again.
+        """
+        more = {self._label: label} | self._more | ({LATE: 1} if late else {})
+        in_one_line = impression[:1] == b"{" and impression[-1:] == b"}" and b"\n" not in impression
+        if in_one_line and not any(name in impression for name in self._names):
+            return impression[:-1] + b"," + self._encode(more)[1:].encode()
+        return self._encode(json.loads(impression) | more).encode()
+
 
 CLOSED_AT_ONCE = 20_000
 """Impressions whose windows end in one transaction, about."""

@@ -9,9 +9,9 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.joining.counts import JoinCounts
 from cowclip_merlin.online.joining.joiner import Joiner
 from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
+from cowclip_merlin.online.joining.matching import JoinCounts
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log

@@ -22,13 +22,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
-from cowclip_merlin.online.logs.kafka_errors import MISSING, Delivery, KafkaErrors
-from cowclip_merlin.online.logs.kafka_settings import (
+from cowclip_merlin.online.logs.kafka_errors import (
     CONSUMER,
     FORM,
+    MISSING,
     MOST_BYTES,
     PRODUCER,
     TIMEOUT,
+    Delivery,
+    KafkaErrors,
     common_settings,
     partition_addresses,
 )
@@ -38,9 +40,9 @@ from cowclip_merlin.online.logs.message_log import (
     MessagesLost,
     Position,
     SeveralParts,
+    in_parts,
     numbers_of,
 )
-from cowclip_merlin.online.logs.parts import in_parts
 
 _AT_ONCE = 1 << 25  # bytes that wait for an acknowledgement
 _MANY = 50_000  # messages that do; the producer's queue takes 100,000

@@ -1,9 +1,10 @@
-"""The interface of a message log, which files, Redis and Kafka implement."""
+"""A log of messages: what every kind can do, its parts, and waiting for a server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from cowclip_merlin.errors import InputError, Unavailable
 
@@ -154,3 +155,81 @@ def lag(position: Position, end: Position) -> int:
     2
     """
     return max(end[0] - position[0], 0)
+
+
+def in_parts(values: Sequence[bytes], *, most: int, most_bytes: int) -> Iterator[Sequence[bytes]]:
+    """Yield messages in parts; a message that is larger than a part is one by itself.
+
+    Args:
+        values: messages.
+        most: number of messages of a part at most.
+        most_bytes: bytes of the messages of a part at most.
+
+    >>> list(in_parts([b"aa", b"bb", b"c", b"ddddd"], most=2, most_bytes=4))
+    [[b'aa', b'bb'], [b'c'], [b'ddddd']]
+    """
+    first = size = 0
+    for i, value in enumerate(values):
+        if i > first and (i - first == most or size + len(value) > most_bytes):
+            yield values[first:i]
+            first, size = i, 0
+        size += len(value)
+    if first < len(values):
+        yield values[first:]
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
+"""Seconds before the second call and between later ones; each pause is twice the one before."""
+
+_LOOK = 0.2
+"""Seconds after which a stop is seen at the latest."""
+
+_T = TypeVar("_T")
+
+
+class Retrying:
+    """Makes calls of logs again and again while a log is away, until a stop.
+
+    Only `LogUnavailable` means away. A refusal, such as of a password, is raised at once.
+
+    Args:
+        warn: takes the error once for each time that a log is away.
+        stopped: whether to give up.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        warn: Callable[[LogUnavailable], object],
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._warn, self._stopped, self._sleep = warn, stopped, sleep
+        self._pause = 0.0  # the last one; 0 while the log answers
+
+    def __call__(self, call: Callable[[], _T]) -> _T | None:
+        """Return what a call returns once it succeeds; None after a stop."""
+        while not self._stopped():
+            try:
+                answer = call()
+            except LogUnavailable as error:
+                self.wait(error)
+            else:
+                self.answered()
+                return answer
+        return None
+
+    def wait(self, error: LogUnavailable) -> None:
+        """Warn of the first error, and wait before the next call, or until a stop."""
+        if not self._pause:
+            self._warn(error)
+        self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+        left = self._pause
+        while left > 0 and not self._stopped():
+            self._sleep(min(left, _LOOK))
+            left -= _LOOK
+
+    def answered(self) -> None:
+        """Note that the log has answered."""
+        self._pause = 0.0

@@ -24,9 +24,9 @@ from cowclip_merlin.online.logs.message_log import (
     Message,
     MessagesLost,
     Position,
+    in_parts,
     numbers_of,
 )
-from cowclip_merlin.online.logs.parts import in_parts
 from cowclip_merlin.online.logs.redis_errors import log_error
 from cowclip_merlin.types import JsonObject
 

@@ -1,23 +1,161 @@
-"""Send the events of a stream to logs, each when it is due."""
+"""Play events as messages, at a pace."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Protocol
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.online.logs.retrying import Retrying
-from cowclip_merlin.online.producing.messages import EventMessages
-from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
+from cowclip_merlin.online.logs.message_log import MessageLog, Retrying
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.targets import refuse_several
-from cowclip_merlin.types import Floats, Json
+from cowclip_merlin.types import Array, Floats, Json
+
+
+class EventMessages:
+    """Makes messages of events.
+
+    Args:
+        features: names of the columns.
+        new_times: write given times instead of those of the log.
+
+    Raises:
+        InputError: the time that is to be replaced is an input of the model, too.
+    """
+
+    def __init__(self, features: LogFeatures, *, new_times: bool = False) -> None:
+        self._features, self._new_times = features, new_times
+        if new_times and features.time in features.inputs:
+            raise InputError(
+                f"times are replaced by the clock's, but {features.time!r} is also an input of the "
+                "model; keep the times of the log"
+            )
+        # One encoder for all messages; json.dumps would make one for each.
+        self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+    def examples(self, events: RawEvents, times: Floats) -> list[bytes]:
+        """Messages with inputs, time, key and labels.
+
+        Args:
+            events: the events.
+            times: of them, seconds since 1970, [n]; used with `new_times`.
+        """
+        labels = dict(zip(self._features.labels, _label_columns(events.labels)))
+        return self._messages(events.columns | labels | self._times(times))
+
+    def impressions(self, events: RawEvents, times: Floats) -> list[bytes]:
+        """Messages without the label. Arguments as for `examples`."""
+        return self._messages(events.columns | self._times(times))
+
+    def actions(self, clicks: Iterable[tuple[Json, float]]) -> list[bytes]:
+        """Messages of clicks.
+
+        Args:
+            clicks: key of the impression, and time of the click in seconds since 1970.
+        """
+        keys, times = zip(*clicks)
+        columns = {self._features.key: keys, self._features.time: self._values(times)}
+        return self._messages(columns)
+
+    def _times(self, times: Floats) -> dict[str, list[float | str]]:
+        return {self._features.time: self._values(times)} if self._new_times else {}
+
+    def _values(self, times: Sequence[float] | Floats) -> list[float | str]:
+        """Times as the features file says that they are written."""
+        if self._features.time_format is None:
+            return np.round(times, 3).tolist()
+        dates = [datetime.fromtimestamp(float(time), timezone.utc) for time in times]
+        return [f"{date:{self._features.time_format}}" for date in dates]
+
+    def _messages(self, columns: Mapping[str, Sequence[Json]]) -> list[bytes]:
+        names = list(columns)
+        rows = zip(*columns.values())
+        return [self._encode(dict(zip(names, row))).encode() for row in rows]
+
+
+def _label_columns(labels: Array) -> list[list[float | None]]:
+    """Return the JSON values of each label, given as [n] or [n, T]."""
+    if labels.ndim == 1:
+        return [labels.tolist()]
+    return [[None if np.isnan(x) else x for x in column] for column in labels.T.tolist()]
+
+
+class Clock(Protocol):
+    """A clock that one can wait with."""
+
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds."""
+
+
+class WallClock:
+    """The time of this machine, which never goes back."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+        return time.monotonic() + self._offset
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds."""
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace(Settings):
+    """How fast a stream is played; without both, as fast as possible.
+
+    Raises:
+        InputError: a number is negative or not finite, or both are given.
+    """
+
+    rate: float = option(0.0, "events per second; 0: as fast as possible", metavar="N", at_least=0)
+    speed: float = option(
+        0.0, "seconds of event time per second; 0: use --rate", metavar="X", at_least=0
+    )
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        super().__post_init__()
+        if self.rate and self.speed:
+            raise InputError("`rate` and `speed` are both given; give one of them")
+
+    def due(self, times: Floats, *, before: int, first: float, elapsed: float) -> Floats:
+        """Return when to send some events, in seconds after the start of the stream, [n].
+
+        Args:
+            times: event times, [n].
+            before: number of events of the stream before these.
+            first: event time of the first event of the stream.
+            elapsed: seconds since the start of the stream.
+
+        >>> times = np.array([100.0, 160.0])
+        >>> Pace(rate=4).due(times, before=2, first=40.0, elapsed=9.0).tolist()
+        [0.5, 0.75]
+        >>> Pace(speed=60).due(times, before=2, first=40.0, elapsed=9.0).tolist()
+        [1.0, 2.0]
+        >>> Pace().due(times, before=2, first=40.0, elapsed=9.0).tolist()
+        [9.0, 9.0]
+        """
+        if self.rate:
+            return (before + np.arange(len(times))) / self.rate
+        if self.speed:
+            return (times - first) / self.speed
+        return np.full(len(times), elapsed)
+
 
 MOST_AT_ONCE = 4096
 """Messages in one call of `append` at most."""

@@ -1,5 +1,6 @@
-"""Replay a log in time order: score each batch with serving copies, then train on it.
+"""Replay a log: a trainer, batches in time order, and serving copies that are synced.
 
+Replay a log in time order: score each batch with serving copies, then train on it.
 This is Algorithm 1 of Monolith (Liu et al., arXiv 2209.07663, section 4.2), with all sync
 intervals in one run: the training is the same for each of them.
 """
@@ -9,26 +10,136 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tqdm import tqdm
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.replaying.batches import BatchReader
-from cowclip_merlin.online.replaying.day_report import DAY, DayReport
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, WEIGHT, PredictionFiles
-from cowclip_merlin.online.replaying.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.replay_results import (
+    DAY,
+    LABEL,
+    TIME,
+    WEIGHT,
+    DayReport,
+    PredictionFiles,
+)
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import FULL
+from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.tables.serving_table import ChangeLog, ServingTable
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save_snapshot
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
+
+
+class BatchReader:
+    """Reads batches in time order. Batches depend on the position in the log only.
+
+    Args:
+        pieces: the log, any number of events at a time.
+        batch_size: events in a batch; the last one before a given time, or of the log, may be
+            smaller.
+        skip: events to skip at the start.
+    """
+
+    def __init__(self, pieces: Iterable[Events], batch_size: int, *, skip: int = 0) -> None:
+        self._pieces, self._batch_size, self._skip = iter(pieces), batch_size, skip
+        self._waiting: list[Events] = []  # events that were read and are in no batch yet
+
+    def first_time(self) -> int | None:
+        """Return the time of the next event in whole seconds; None at the end of the log."""
+        if not self._waiting and not self._read():
+            return None
+        return int(self._waiting[0].times[0])
+
+    def batches(self, before: int | None = None) -> Iterator[Events]:
+        """Yield the batches of all events before a time, or of all events."""
+        while batch := self._next_batch(before):
+            yield batch
+
+    def _next_batch(self, before: int | None) -> Events | None:
+        while sum(map(len, self._waiting)) < self._batch_size and self._read():
+            pass
+        if not self._waiting:
+            return None
+        waiting = self._waiting[0]
+        if len(self._waiting) > 1:  # each batch would otherwise copy all that is waiting
+            waiting = type(waiting).concatenate(self._waiting)
+        size = min(self._batch_size, len(waiting))
+        if before is not None:
+            size = min(size, int(np.searchsorted(waiting.times, before)))
+        rest = waiting.filter(slice(size, None))
+        self._waiting = [rest] if len(rest) else []
+        return waiting.filter(slice(size)) if size else None
+
+    def _read(self) -> bool:
+        """Read a piece; return whether there was one."""
+        for piece in self._pieces:
+            skipped = min(self._skip, len(piece))
+            self._skip -= skipped
+            if skipped < len(piece):
+                self._waiting.append(piece.filter(slice(skipped, None)))
+                return True
+        return False
+
+
+class ServingCopy:
+    """What a server would have: the model as of the last sync.
+
+    Args:
+        trainer: whose changes the copy takes over at each sync, between `start` and `stop`.
+    """
+
+    def __init__(self, trainer: OnlineTrainer) -> None:
+        self._trainer = trainer
+        self._changes: ChangeLog | None = None
+        dims = [table.shape[1] for table in trainer.tables]
+        self.table = ServingTable(
+            trainer.table.num_fields,
+            trainer.table.capacity,
+            dims,
+            field_of_column=trainer.table.field_of_column,
+        )
+        self._scorer = DenseScorer(trainer.settings, trainer.features)
+
+    def start(self) -> None:
+        """Follow the trainer from now on: its table remembers changes for this copy."""
+        self._changes = self._trainer.table.track_changes()
+
+    def stop(self) -> None:
+        """Follow the trainer no more; the copy stays as it is."""
+        self._trainer.table.stop_tracking(self._changes)
+        self._changes = None
+
+    def sync(self) -> None:
+        """Take over the rows that changed since the last sync, and all dense weights."""
+        changes = self._changes.collect()
+        values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
+        self.table.apply(changes, values)
+        self._changes.clear()
+        self._scorer.set_weights(self._trainer.dense_weights())
+
+    def predict(self, events: Events) -> Array:
+        """Return click probabilities of events, float32 [b]."""
+        rows = self.table.read(events.ids)
+        return self._scorer.score(rows, events.numbers, events.ids.lengths)
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs beside the trainer's state, by name; most are views."""
+        return self.table.state() | self._scorer.state()
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this copy must be new."""
+        self.table.restore(state)
+        self._scorer.restore(state)
 
 
 class _Copy:

@@ -15,8 +15,7 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.replaying import replay_results
-from cowclip_merlin.online.replaying.batches import BatchReader
-from cowclip_merlin.online.replaying.replay import Replay
+from cowclip_merlin.online.replaying.replay import BatchReader, Replay
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings

@@ -1,7 +1,9 @@
-"""What a replay shows: AUC of each serving copy, in total and over time, as CSV and a figure."""
+"""Predictions of a replay, its scores, and its report by day."""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,9 +12,149 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import metrics
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, WEIGHT, with_weight
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 from cowclip_merlin.types import Array
+
+LABEL, TIME, WEIGHT = "label", "time", "weight"
+_TYPES = {LABEL: np.dtype(np.int8), TIME: np.dtype(np.int64)}
+_WEIGHT = {WEIGHT: np.dtype(np.float32)}
+_SCORE = np.dtype(np.float32)
+
+
+class PredictionFiles:
+    """One file for each column: labels, times, weights, and the scores of each serving copy.
+
+    Args:
+        folder: of the files; made if it is not there.
+        scores: names of the columns of scores.
+        weighted: whether events have weights.
+    """
+
+    def __init__(self, folder: Path, scores: Sequence[str], *, weighted: bool = False) -> None:
+        self._types = _TYPES | (_WEIGHT if weighted else {}) | dict.fromkeys(scores, _SCORE)
+        self._paths = {name: folder / f"{name}.bin" for name in self._types}
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self._paths.values():
+            path.touch()
+        self.rows = 0
+
+    def cut(self, rows: int) -> None:
+        """Forget all but the first rows.
+
+        Raises:
+            InputError: a file has fewer rows.
+        """
+        for name, path in self._paths.items():
+            size = rows * self._types[name].itemsize
+            if path.stat().st_size < size:
+                raise InputError(f"{path}: damaged (it ends too early); replay without `resume`")
+            os.truncate(path, size)
+        self.rows = rows
+
+    def append(self, columns: Mapping[str, Array]) -> None:
+        """Append rows, the same number to each column."""
+        for name, path in self._paths.items():
+            with path.open("ab") as stream:
+                stream.write(np.ascontiguousarray(columns[name], self._types[name]).data)
+        self.rows += len(columns[LABEL])
+
+    def flush(self) -> None:
+        """Wait until all rows are on the disk."""
+        for path in self._paths.values():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+
+    def read(self, names: Sequence[str] | None = None, *, first: int = 0) -> dict[str, Array]:
+        """Return columns from a row on, [n] each.
+
+        Args:
+            names: of the columns; None for all.
+            first: number of the first row.
+        """
+        return {
+            name: np.fromfile(
+                self._paths[name], self._types[name], offset=first * self._types[name].itemsize
+            )
+            for name in names or self._paths
+        }
+
+
+def with_weight(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the rows of a weight above 0; all of them if the events have no weights.
+
+    >>> with_weight({WEIGHT: np.array([0, 2]), LABEL: np.array([1, 0])})[LABEL]
+    array([0])
+    """
+    if WEIGHT not in columns:
+        return dict(columns)
+    return {name: column[columns[WEIGHT] > 0] for name, column in columns.items()}
+
+
+DAY = 86_400
+"""Seconds."""
+
+
+class DayReport:
+    """Watches the predictions of a replay and logs one line for each day (UTC).
+
+    Args:
+        predictions: of the replay; a resumed replay has cut them before.
+        sync: names of the serving copies.
+        log: for the lines.
+    """
+
+    def __init__(
+        self, predictions: PredictionFiles, sync: Sequence[str], log: logging.Logger
+    ) -> None:
+        self._predictions, self._sync, self._log = predictions, sync, log
+        days = predictions.read([TIME])[TIME] // DAY
+        self._day = int(days[-1]) if len(days) else None
+        self._first = int(np.searchsorted(days, days[-1])) if len(days) else 0  # row of the day
+
+    def update(self, now: int, ids: int) -> None:
+        """Log the days before `now`.
+
+        Args:
+            now: time of the newest scored event.
+            ids: ids in the table, for the lines.
+        """
+        if self._day is None:
+            self._day = int(self._predictions.read([TIME])[TIME][0]) // DAY
+        if now // DAY > self._day:
+            self._log_days(ids, before=now // DAY)
+
+    def close(self, ids: int) -> None:
+        """Log the days that are left, the last one included."""
+        if self._day is not None:
+            self._log_days(ids)
+
+    def _log_days(self, ids: int, before: int | None = None) -> None:
+        found = self._predictions.read(first=self._first)
+        days, first = np.unique(found[TIME] // DAY, return_index=True)
+        ends = [*first[1:].tolist(), len(found[TIME])]
+        for day, start, end in zip(days.tolist(), first.tolist(), ends):
+            if before is not None and day >= before:
+                self._day, self._first = day, self._first + start
+                return
+            self._log_day(day, {name: x[start:end] for name, x in found.items()}, ids)
+        self._day = None
+
+    def _log_day(self, day: int, found: Mapping[str, Array], ids: int) -> None:
+        counted, rows = with_weight(found), len(found[LABEL])
+        labels, weights = counted[LABEL], counted.get(WEIGHT)
+        if 0 < int(labels.sum()) < len(labels):
+            aucs = [
+                100 * metrics.roc_auc(labels, counted[name], sample_weight=weights)
+                for name in self._sync
+            ]
+            words = ", ".join(f"{name} {auc:.2f}" for name, auc in zip(self._sync, aucs))
+        else:
+            words = "none, as all labels are equal"
+        when = datetime.fromtimestamp(day * DAY, tz=timezone.utc)
+        line = "%s: %s rows, %s ids in the table; AUC %%: %s"
+        self._log.info(line, when.strftime("%Y-%m-%d"), f"{rows:,}", f"{ids:,}", words)
+
 
 Row = dict[str, Any]
 

@@ -9,8 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
-from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
 from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,

@@ -13,8 +13,13 @@ from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
-from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.logs.message_log import (
+    LogUnavailable,
+    Message,
+    MessageLog,
+    Position,
+    Retrying,
+)
 from cowclip_merlin.online.training.batch_journal import Range, RefusedMessages, are_in
 from cowclip_merlin.online.training.repeats import RepeatFilter
 

@@ -1,4 +1,4 @@
-"""Follow a sync log: keep one model up to date, and replace it when messages are missing."""
+"""Follow a sync log: find where to start, keep one model up to date, and replace it on a loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -19,9 +19,74 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     lag,
 )
-from cowclip_merlin.online.sync.sync_message import SYNCED, SyncMessage
+from cowclip_merlin.online.new_columns import ADDED
+from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
-from cowclip_merlin.serving.live.snapshot_search import SnapshotSearch, Start
+
+MOST = 16
+"""Starts that a search remembers; the trainer keeps two snapshots."""
+
+
+@dataclass(kw_only=True)
+class Start:
+    """A message that names a snapshot.
+
+    Attributes:
+        run: folder of the run, as the trainer knows it.
+        number: of the snapshot.
+        version: that the snapshot has.
+        added: columns that the trainer's model has got at restarts.
+        after: place after the message.
+        synced: whether a sync follows in the log. Before it the model may be older than what
+            other servers have, since the trainer went on while it wrote the snapshot.
+    """
+
+    run: str
+    number: int
+    version: Version
+    after: Position
+    added: tuple[str, ...] = ()
+    synced: bool = False
+
+    @classmethod
+    def from_message(cls, message: SyncMessage, after: Position) -> Start | None:
+        """A start from a message of any kind; None if it names no snapshot."""
+        if message.kind not in (GENERATION, SNAPSHOT):
+            return None
+        run, number = message.info.get("run"), str(message.info.get("snapshot"))
+        if type(run) is not str or not (number.isascii() and number.isdecimal()):
+            return None
+        version = Version(message.generation, message.seq, {})
+        given = message.info.get(ADDED)
+        added = tuple(map(str, given)) if type(given) is list else ()
+        return cls(run=run, number=int(number), version=version, after=after, added=added)
+
+
+@dataclass
+class SnapshotSearch:
+    """Remembers the starts that a log names.
+
+    Attributes:
+        generation: starts of generations before this one do not count.
+        starts: the last ones, in the order of the log.
+    """
+
+    generation: int = 0
+    starts: list[Start] = field(default_factory=list)
+
+    def note(self, message: SyncMessage, after: Position) -> None:
+        """Look at the next message of the log."""
+        if message.kind == SYNCED:
+            for start in self.starts:
+                start.synced |= start.version.generation == message.generation
+        start = Start.from_message(message, after)
+        if start and message.generation >= self.generation:
+            self.starts = [*self.starts, start][-MOST:]
+
+    def best_first(self) -> list[Start]:
+        """Starts in the order in which to try them: synced ones first, then the newest."""
+        return sorted(self.starts, key=lambda s: (s.synced, s.version[:2]), reverse=True)
+
 
 READ_AT_ONCE = 64
 """Messages of one read; each has 4,096 rows at most."""

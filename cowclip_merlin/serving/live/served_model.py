@@ -1,8 +1,10 @@
-"""One model that answers requests while messages of a sync log change it."""
+"""One model that answers requests while messages of a sync log, which it checks, change it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -14,8 +16,6 @@ from cowclip_merlin.online.new_columns import grown_table, lacking_in
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
-from cowclip_merlin.serving.live.message_checks import check_message
-from cowclip_merlin.serving.live.shared_lock import SharedLock
 from cowclip_merlin.tables.id_map import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import part_of
@@ -23,9 +23,101 @@ from cowclip_merlin.tables.snapshot_parts import load_whole
 from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.sync.sync_message import SyncMessage
+
+
+READERS = 16
+"""Readers that may hold a lock at the same moment."""
+
+
+class SharedLock:
+    """Held by any number of readers up to `READERS`, or by one writer.
+
+    A writer that waits keeps new readers out. A plain lock would not do: a thread that releases it
+    and asks again at once often gets it before a thread that has waited.
+
+    >>> lock = SharedLock()
+    >>> with lock.reading(), lock.reading():
+    ...     pass
+    >>> with lock.writing():
+    ...     pass
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()  # held for a moment by readers, and by a writer to its end
+        self._places = threading.Semaphore(READERS)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep writers out within the block."""
+        with self._turn:
+            self._places.acquire()
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep everyone else out within the block."""
+        with self._turn:
+            for _ in range(READERS):
+                self._places.acquire()
+            try:
+                yield
+            finally:
+                self._places.release(READERS)
+
+
+def check_message(message: SyncMessage, table: ServingTable) -> None:
+    """Check the arrays of a message.
+
+    Compiled loops use fields as places in arrays, so a wrong one would damage memory.
+
+    Raises:
+        InputError: the arrays are not those of this table, or not dense weights.
+    """
+    if message.kind in (GONE, ROWS):
+        _check_rows(message, table)
+    if message.kind == DENSE:
+        wanted = {f"dense{i}" for i in range(len(message.arrays))}
+        if set(message.arrays) != wanted or any(
+            x.dtype.kind != "f" for x in message.arrays.values()
+        ):
+            _refuse(message, f"has dense weights {', '.join(message.arrays):.60}")
+
+
+def _check_rows(message: SyncMessage, table: ServingTable) -> None:
+    wanted = {"fields": (np.int64, ()), "ids": (np.int64, ())}
+    wanted |= {f"table{i}": (np.float32, x.shape[1:]) for i, x in enumerate(table.tables)}
+    found = {name: (x.dtype, x.shape[1:]) for name, x in message.arrays.items()}
+    if found != wanted:
+        _refuse(message, f"has {_text(found)} instead of {_text(wanted)}")
+    n = {len(x) for name, x in message.arrays.items() if message.kind == ROWS or name in _PAIR}
+    fields, absent = message.arrays["fields"], message.info.get("absent", 0)
+    if len(n) > 1:
+        _refuse(message, "has columns of different lengths")
+    if len(fields) and not 0 <= fields.min() <= fields.max() < table.num_fields:
+        _refuse(message, f"names fields beyond the {table.num_fields} of the model")
+    if type(absent) is not int or not 0 <= absent <= len(fields):
+        _refuse(message, f"counts {absent!r:.20} rows of absent ids")
+
+
+_PAIR = ("fields", "ids")
+
+
+def _text(arrays: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{k} {np.dtype(dtype)}{list(shape)}" for k, (dtype, shape) in arrays.items())
+
+
+def _refuse(message: SyncMessage, what: str) -> None:
+    raise InputError(
+        f"message {message.seq} of generation {message.generation} {what}; it is of another model"
+    )
 
 
 _TABLE, _DENSE = "trainer.table.", "trainer.dense"  # names in a snapshot

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cowclip_merlin.demo.measuring import probes, repeat, scoring
+from cowclip_merlin.demo.measuring import probes, scoring, sync_watch
 from cowclip_merlin.demo.measuring.failure import kill_cost, take_stock
 from cowclip_merlin.demo.measuring.probes import STAGES, Prober
-from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.scoring import (
     BEST,
     FROZEN,
@@ -22,7 +21,7 @@ from cowclip_merlin.demo.measuring.scoring import (
     auc_over_time,
 )
 from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
-from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
+from cowclip_merlin.demo.measuring.sync_watch import Repeat, Sync, SyncWatch
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
@@ -341,7 +340,7 @@ class Steps(Repeat):
 
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
-    monkeypatch.setattr(repeat, "_RETRY", 0.001)
+    monkeypatch.setattr(sync_watch, "_RETRY", 0.001)
     steps = Steps([LogUnavailable("away")] * 3)
     steps.start()
     wait_for(lambda: steps.done > 2)

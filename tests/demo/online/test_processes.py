@@ -8,9 +8,7 @@ import sys
 import pytest
 
 from cowclip_merlin.demo.online import processes as module
-from cowclip_merlin.demo.online.brokers import make_logs
-from cowclip_merlin.demo.online.processes import Processes
-from cowclip_merlin.demo.online.settings import OWN, DemoSettings
+from cowclip_merlin.demo.online.processes import OWN, DemoSettings, Processes, make_logs
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 

@@ -6,10 +6,14 @@ import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.demo.measuring.probes import Latency
-from cowclip_merlin.demo.online.figure import draw
-from cowclip_merlin.demo.online.report import latency_summary, percentiles, table_text
-from cowclip_merlin.demo.online.settings import DemoSettings
-from cowclip_merlin.demo.online.status import StatusBlock
+from cowclip_merlin.demo.online.processes import DemoSettings
+from cowclip_merlin.demo.online.report import (
+    StatusBlock,
+    draw,
+    latency_summary,
+    percentiles,
+    table_text,
+)
 from cowclip_merlin.errors import InputError
 
 PROBES = [

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.demo.online import pipeline, run
-from cowclip_merlin.demo.online.processes import Processes
-from cowclip_merlin.demo.online.report import table_text
+from cowclip_merlin.demo.online.processes import DemoSettings, Processes
+from cowclip_merlin.demo.online.report import StatusBlock, table_text
 from cowclip_merlin.demo.online.run import Demo
-from cowclip_merlin.demo.online.settings import DemoSettings
-from cowclip_merlin.demo.online.status import StatusBlock
 from cowclip_merlin.errors import InputError
 
 pytestmark = pytest.mark.system

@@ -30,7 +30,7 @@ from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
-from cowclip_merlin.online.logs import retrying
+from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
@@ -207,7 +207,7 @@ def test_killed_by_the_system_at_random_moments(tmp_path):
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_log_that_is_away_gets_each_example_once(tmp_path, monkeypatch, lost, caplog):
     """An append fails, and its messages may be in the log or not."""
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(message_log, "LONGEST_PAUSE", 0.0)
     impressions, clicks = stream(8, 60, SETTINGS)
     logs, draw = logs_of(impressions, clicks), random.Random(9)
 
@@ -319,7 +319,7 @@ class LateLog(ListLog):
 
 
 def test_examples_that_arrive_twice_after_a_time_out_are_trained_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(message_log, "FIRST_PAUSE", 0.0)
     impressions, clicks = stream(4, 60, SETTINGS)
     whole, logs = logs_of(impressions, clicks), (*logs_of(impressions, clicks)[:2], LateLog())
     for name, each in (("whole", whole), ("late", logs)):

@@ -26,7 +26,7 @@ from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousC
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.joining import loop, matching
-from cowclip_merlin.online.joining.examples import ExampleWriter
+from cowclip_merlin.online.joining.matching import ExampleWriter
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 KEYS = st.sampled_from("abcd")

@@ -5,8 +5,12 @@ from log_servers import RedisServer
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.logs.message_log import (
+    LogRefused,
+    LogUnavailable,
+    MessagesLost,
+    Retrying,
+)
 from cowclip_merlin.system.processes import free_ports
 
 FEATURES = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"

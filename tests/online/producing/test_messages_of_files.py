@@ -14,7 +14,7 @@ from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.raw_events import RawLog
-from cowclip_merlin.online.producing.messages import EventMessages
+from cowclip_merlin.online.producing.producer import EventMessages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t"))
 IDS = (

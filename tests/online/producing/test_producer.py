@@ -3,8 +3,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.online.producing.pace import Pace
-from cowclip_merlin.online.producing.producer import EventTimes, Producer, Targets
+from cowclip_merlin.online.producing.producer import EventTimes, Pace, Producer, Targets
 
 
 def events_of(n, times=None, labels=None, first=0):

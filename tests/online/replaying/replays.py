@@ -3,8 +3,7 @@
 import logging
 
 from cowclip_merlin.online import ReplaySettings
-from cowclip_merlin.online.replaying.batches import BatchReader
-from cowclip_merlin.online.replaying.replay import Replay
+from cowclip_merlin.online.replaying.replay import BatchReader, Replay
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 SYNC = ("never", "1d", "5h", "30min")

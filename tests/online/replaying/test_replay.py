@@ -15,10 +15,14 @@ from tiers import thorough
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.replaying.batches import BatchReader
-from cowclip_merlin.online.replaying.day_report import DAY, DayReport
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
-from cowclip_merlin.online.replaying.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.replay import BatchReader, ServingCopy
+from cowclip_merlin.online.replaying.replay_results import (
+    DAY,
+    LABEL,
+    TIME,
+    DayReport,
+    PredictionFiles,
+)
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import numbers
 

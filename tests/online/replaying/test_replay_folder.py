@@ -18,8 +18,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import OnlineSettings, ReplaySettings, replay_log
 from cowclip_merlin.online.replaying import replay_results
-from cowclip_merlin.online.replaying.day_report import DAY
-from cowclip_merlin.online.replaying.predictions import PredictionFiles
+from cowclip_merlin.online.replaying.replay_results import DAY, PredictionFiles
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import numbers

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streams import FEATURES, event, log_of, messages
 
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.logs import retrying
+from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training.event_reader import EventReader
@@ -154,7 +154,7 @@ def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
                 raise LogUnavailable("redis://h: does not answer")
             return self.log.read(*args)
 
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(message_log, "LONGEST_PAUSE", 0.0)
     lines = []
     log = Away(log_of(tmp_path / "log", messages(range(10))))
     reader = reader_of(log, tmp_path, warn=lines.append)

@@ -20,7 +20,7 @@ from cowclip_merlin.online.events.features import (
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.sample_rates import sample_rate_offsets
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.replaying.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.replay import ServingCopy
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules
 

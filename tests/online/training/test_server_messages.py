@@ -8,7 +8,7 @@ from tiers import thorough
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.logs import retrying
+from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.run_config import CONFIG, online_config
 from cowclip_merlin.online.sync import served_changes, sync_message
@@ -161,8 +161,8 @@ def test_servers_load_a_snapshot_if_too_many_ids_went_while_the_log_was_away(
     tmp_path, settings, events, monkeypatch, caplog, most
 ):
     monkeypatch.setattr(served_changes, "MOST_GONE", most)
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(message_log, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(message_log, "LONGEST_PAUSE", 0.001)
     sync = AwayLog(tmp_path / "sync")
     work = stream_trainer(tmp_path / "run", settings, events, sync, dense_every=0.0)
     write_json(tmp_path / "run" / CONFIG, online_config(settings, FEATURES))

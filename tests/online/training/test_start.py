@@ -11,7 +11,7 @@ import yaml
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import load_features
-from cowclip_merlin.online.replaying.predictions import PredictionFiles
+from cowclip_merlin.online.replaying.replay_results import PredictionFiles
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 

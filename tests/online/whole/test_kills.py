@@ -23,7 +23,7 @@ import pytest
 from watched import WatchedPipeline, offline_answers
 
 from cowclip_merlin.demo.measuring.failure import take_stock
-from cowclip_merlin.demo.online.settings import OWN, DemoSettings
+from cowclip_merlin.demo.online.processes import OWN, DemoSettings
 from cowclip_merlin.online import open_log
 
 pytestmark = pytest.mark.system

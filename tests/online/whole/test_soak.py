@@ -20,9 +20,8 @@ from pathlib import Path
 import pytest
 from watched import WatchedPipeline
 
-from cowclip_merlin.demo.online.brokers import EVENT_LOGS, SYNCS
+from cowclip_merlin.demo.online.processes import EVENT_LOGS, LEAST_MINUTES, SYNCS, DemoSettings
 from cowclip_merlin.demo.online.report import percentiles
-from cowclip_merlin.demo.online.settings import LEAST_MINUTES, DemoSettings
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.file_log import SEGMENT_BYTES
 

@@ -6,12 +6,10 @@ import time
 
 import numpy as np
 
-from cowclip_merlin.demo.measuring.requests import Requester
-from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
+from cowclip_merlin.demo.measuring.server_client import NoAnswer, Requester, ServerClient
 from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
-from cowclip_merlin.demo.online.brokers import make_logs
 from cowclip_merlin.demo.online.pipeline import Pipeline
-from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.processes import Processes, make_logs
 from cowclip_merlin.online import encode_requests, load_features, open_log
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.run_config import load_online_config

@@ -7,9 +7,8 @@ from model_config import parse
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.serving.triton.config import config_text
 from cowclip_merlin.serving.triton.model import check_config
-from cowclip_merlin.serving.triton.settings import RepositorySettings
+from cowclip_merlin.serving.triton.repository import RepositorySettings, config_text
 
 SURROGATES = st.characters(exclude_categories=["Cs"])
 COLUMNS = st.lists(st.text(SURROGATES, min_size=1), min_size=1, max_size=8, unique=True)

@@ -1,18 +1,23 @@
-"""A call of `train_stream` as plain values, for worker processes."""
+"""A call of `train_stream` as plain values, and the worker processes that make it."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from cowclip_merlin import workers
+from cowclip_merlin.launcher.call import VARIABLE
+from cowclip_merlin.launcher.worker import exit_code_of
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.tables.snapshot import numbers
+from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Json
 
@@ -90,3 +95,28 @@ class StreamCall:
             start=None if self.start is None else tuple(self.start),
             monitoring=MonitoringSettings(**(self.monitoring or {})),
         )
+
+
+def main() -> int:
+    """Train, and return the exit code; errors of the input are one line on standard error."""
+    call = StreamCall.from_json(os.environ[VARIABLE])
+
+    def work() -> None:
+        join(call.settings["run"]["seed"])
+        call.train()
+
+    return exit_code_of(work, call.out)
+
+
+def join(seed: int) -> workers.Workers | None:
+    """Join the workers that `TF_CONFIG` or `srun` names; before TensorFlow starts in an import.
+
+    Args:
+        seed: of TensorFlow.
+    """
+    set_up_tensorflow(seed, "cpu")
+    return workers.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from cowclip_merlin.online.training.shards.call import StreamCall
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.workers.environment import cluster_of
 
-WORKER = ("-m", "cowclip_merlin.online.training.shards.worker")
+WORKER = ("-m", "cowclip_merlin.online.training.shards.call")
 """Arguments of Python that start a worker."""
 
 
@@ -67,7 +67,7 @@ def train_with_workers(
     )
     if not processes.needed:
         if cluster_of(os.environ):
-            from cowclip_merlin.online.training.shards.worker import join
+            from cowclip_merlin.online.training.shards.call import join
 
             join(settings.run.seed)
         return call.train()

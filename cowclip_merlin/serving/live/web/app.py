@@ -15,14 +15,12 @@ from starlette.requests import ClientDisconnect
 
 from cowclip_merlin import __version__
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.guard import Asgi, Guard, token_check
+from cowclip_merlin.serving.live.web.guard import Asgi, Guard, Refusal, token_check
 from cowclip_merlin.serving.live.web.limits import ServingLimits
-from cowclip_merlin.serving.live.web.metrics import CONTENT_TYPE, Metrics
 from cowclip_merlin.serving.live.web.predicting import CLIENT_LEFT, Predictor
-from cowclip_merlin.serving.live.web.refusal import Refusal
 from cowclip_merlin.serving.live.web.request_log import RequestLog
 from cowclip_merlin.serving.live.web.schema import PREDICT_BODY, Predictions, problems
-from cowclip_merlin.serving.live.web.status import ServerStatus
+from cowclip_merlin.serving.live.web.status import CONTENT_TYPE, Metrics, ServerStatus
 
 SAMPLE_EVERY = 1.0
 """Seconds between two samples for the charts."""

@@ -1,0 +1,368 @@
+"""Draw the paper's figures from plain numbers, as curves on panels that all figures share."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
+from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
+from cowclip_merlin.plotting.style import new_figure, style_of_many
+from cowclip_merlin.workflows.prepared.report import plot_frequencies
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Runs that differ only in their seed, measured at the same values of x.
+
+    Attributes:
+        label: label in the legend.
+        x: epochs, batches or multipliers, ascending.
+        runs: one sequence of values per seed, as long as `x`; NaN for missing values.
+
+    Raises:
+        ValueError: if a run has another length than `x`, or there are no runs.
+
+    >>> Curve(label="baseline", x=(1, 2), runs=((0.7, 0.8), (0.9, 0.8))).means()
+    [0.8, 0.8]
+    """
+
+    label: str
+    x: Sequence[float]
+    runs: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        """Reject runs that cannot be drawn."""
+        if not self.runs or any(len(run) != len(self.x) for run in self.runs):
+            raise ValueError(f"{self.label}: every run must have {len(self.x)} values")
+
+    def values(self) -> list[list[float]]:
+        """Return for each x the finite values of all seeds."""
+        return [[v for v in column if math.isfinite(v)] for column in zip(*self.runs)]
+
+    def means(self) -> list[float]:
+        """Return for each x the mean of the finite values; NaN if there are none."""
+        return [statistics.fmean(v) if v else math.nan for v in self.values()]
+
+    def range(self) -> tuple[list[float], list[float]]:
+        """Return for each x the minimum and maximum of the finite values; NaN if there are none."""
+        values = [v or [math.nan] for v in self.values()]
+        return [min(v) for v in values], [max(v) for v in values]
+
+
+def escape_dollars(text: str) -> str:
+    """Escape dollar signs, so that matplotlib does not read them as a formula.
+
+    >>> print(escape_dollars("5$ and 6$"))
+    5\\$ and 6\\$
+    """
+    return text.replace("$", r"\$")
+
+
+def batch_text(batch: float) -> str:
+    """Format a batch size like the paper; "K" means 1024.
+
+    >>> batch_text(512), batch_text(131072), batch_text(1536)
+    ('512', '128K', '1536')
+    """
+    whole = batch >= 1024 and batch % 1024 == 0
+    return f"{batch / 1024:.0f}K" if whole else f"{batch:g}"
+
+
+def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """Create a figure and its panels, two per row; a single panel is wider."""
+    columns, rows = min(count, 2), math.ceil(count / 2)
+    size = (6.4 if count == 1 else width * columns, height * (1 + 0.8 * (rows - 1)))
+    figure = new_figure(*size)
+    figure.get_layout_engine().set(wspace=0.05)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in grid[count:]:
+        unused.remove()
+    for one in grid[:count]:
+        one.grid(True, which="major", linewidth=0.4, alpha=0.5)
+        one.tick_params(labelsize=9)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, grid[:count]
+
+
+def draw_curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    """Plot the means of a curve, and the range of its seeds as a band."""
+    axes.plot(curve.x, curve.means(), label=escape_dollars(curve.label), **look)
+    if len(curve.runs) > 1:
+        low, high = curve.range()
+        axes.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def legend_below(figure: Figure, axes: Axes, *, title: str = "") -> None:
+    """Put one legend for all panels below them, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    # A letter of this size is about 5 points wide, a line and its margins 60.
+    entry = 60 + 5 * max(map(len, labels), default=0)
+    most = max(1, min(len(labels), int(72 * figure.get_figwidth() / entry)))
+    rows = math.ceil(len(labels) / most)  # as full as each other
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=math.ceil(len(labels) / max(1, rows)) or 1,
+        fontsize=9,
+        title=title or None,
+        title_fontsize=8.5,
+        frameon=False,
+        handlelength=3.2,
+    )
+
+
+def batch_axis(axes: Axes, batches: Sequence[float], *, times: bool = False) -> None:
+    """Make the x axis logarithmic, with a tick at each batch, or at each multiplier as "8x"."""
+    ticks = sorted(set(batches))
+    axes.set_xscale("log", base=2)
+    names = [f"{t:g}x" if times else batch_text(t) for t in ticks]
+    axes.set_xticks(ticks, names)
+    axes.set_xticks([], minor=True)
+    if len(ticks) > 7:
+        axes.tick_params(axis="x", rotation=45)
+
+
+def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Figure:
+    """Draw occurrences by rank, one line per field (left), and ids by occurrences (right).
+
+    Args:
+        counts: field -> occurrences of each of its ids in the training rows, in any order; see
+            `workflows.prepared.report.frequencies`. Zeros are omitted.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ValueError: if there are no ids.
+
+    >>> len(draw_ids({"C1": [5, 1, 1], "C2": [7]}).axes)
+    2
+    """
+    falling = {escape_dollars(field): _falling(values) for field, values in counts.items()}
+    together = np.concatenate([*falling.values()]) if falling else np.zeros(0, np.int64)
+    if not len(together):
+        raise ValueError("no ids to draw")
+    few = len(falling) <= 10
+    figure, (left, right) = panels(2, width=4.2, height=3.4 if few else 4.4)
+    plot_frequencies(left, falling)
+    left.set(xlabel="id, by descending frequency", ylabel="occurrences in the training rows")
+    _histogram(right, together)
+    legend_below(figure, left, title="field")
+    return figure
+
+
+def _falling(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    array = np.asarray(values, dtype=np.int64)
+    return np.sort(array[array > 0])[::-1]
+
+
+def _histogram(axes: Axes, counts: npt.NDArray[np.int64]) -> None:
+    """Draw ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
+    heights = np.bincount(np.log2(counts).astype(int))
+    edges = 2.0 ** np.arange(len(heights) + 1)
+    axes.stairs(heights, edges, fill=True, color=SKY_BLUE, edgecolor=BLACK, linewidth=0.8)
+    once = 100 * float((counts == 1).mean())
+    axes.set(xscale="log", yscale="log", xlabel="occurrences, in bins that double")
+    axes.set(ylabel="ids, all fields", ylim=(0.7, None))
+    axes.set_title(f"{len(counts):,} ids; seen once: {once:.1f}%", fontsize=10)
+
+
+def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
+    """Draw one panel per measure: the mean over seeds by epoch, and their range as a band.
+
+    Args:
+        measures: label of the vertical axis -> curves over epochs, counted from 1. Curves with the
+            same label have the same style in every panel. Equal curves are drawn once.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ValueError: if there are no data to draw.
+
+    >>> curve = Curve(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
+    >>> len(draw_epochs({"test AUC, %": [curve]}).axes)
+    1
+    """
+    if not any(measures.values()):
+        raise ValueError("no runs to draw by epoch")
+    labels = list(dict.fromkeys(curve.label for curves in measures.values() for curve in curves))
+    figure, axes = panels(len(measures))
+    for one, (measure, curves) in zip(axes, measures.items()):
+        for curve in _unique(curves):
+            draw_curve(one, curve, style_of_many(labels.index(curve.label)))
+        one.set(xlabel="epoch", ylabel=escape_dollars(measure))
+        _whole_epochs(one)
+    seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)
+    title = "line: mean over seeds; band: minimum to maximum" if seeds > 1 else "one seed"
+    legend_below(figure, _fullest(axes), title=title)
+    return figure
+
+
+def _unique(curves: Sequence[Curve]) -> list[Curve]:
+    return [curve for index, curve in enumerate(curves) if curve not in curves[:index]]
+
+
+def _whole_epochs(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
+
+
+def _fullest(axes: Sequence[Axes]) -> Axes:
+    return max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
+
+
+def draw_multipliers(
+    ours: Sequence[Curve], published: Sequence[Curve] = (), *, measure: str = "test AUC, %"
+) -> Figure:
+    """Draw a measure against the multiple of the base batch, ours next to the paper's.
+
+    Each panel has its own scale: on another data set the heights differ, so compare the shapes.
+    Bars span the minimum to the maximum of the seeds.
+
+    Args:
+        ours: curves over multipliers.
+        published: the paper's numbers with the same labels; if empty, omit the second panel.
+        measure: label of the vertical axis.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ValueError: if there are no data to draw.
+
+    >>> curve = Curve(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
+    >>> len(draw_multipliers([curve], [curve]).axes)
+    2
+    """
+    if not ours:
+        raise ValueError("no runs to draw by multiplier")
+    shown = {"measured here": ours, "published": published} if published else {"": ours}
+    labels = list(dict.fromkeys(curve.label for curves in shown.values() for curve in curves))
+    figure, axes = panels(len(shown))
+    for one, (title, curves) in zip(axes, shown.items()):
+        for curve in curves:
+            _draw(one, curve, style_of_many(labels.index(curve.label)))
+        one.set_title(title, fontsize=10)
+        batch_axis(one, [x for curve in curves for x in curve.x], times=True)
+        one.set(xlabel="batch, as a multiple of the base batch", ylabel=escape_dollars(measure))
+    several = any(len(curve.runs) > 1 for curve in ours)
+    fullest = max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
+    legend_below(figure, fullest, title="bars: minimum to maximum of the seeds" if several else "")
+    return figure
+
+
+def _draw(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    means, (low, high) = curve.means(), curve.range()
+    error = [
+        [m - least for m, least in zip(means, low)],
+        [most - m for m, most in zip(means, high)],
+    ]
+    bars = error if len(curve.runs) > 1 else None
+    axes.errorbar(
+        curve.x,
+        means,
+        yerr=bars,
+        label=escape_dollars(curve.label),
+        capsize=2.5,
+        elinewidth=1,
+        **look,
+    )
+
+
+# 10 epochs of DeepFM on Criteo on one V100: the published minutes as seconds per epoch.
+PAPER_EPOCH_SECONDS: Mapping[int, float] = {
+    1024 * 2**i: minutes * 60 / 10 for i, minutes in enumerate((768, 390, 204, 102, 48, 27, 15, 9))
+}
+
+
+def paper_times() -> Curve:
+    """Return the paper's seconds per epoch by batch."""
+    return Curve(
+        label="paper, one V100",
+        x=tuple(PAPER_EPOCH_SECONDS),
+        runs=(tuple(PAPER_EPOCH_SECONDS.values()),),
+    )
+
+
+def step_ms(curve: Curve, rows: int) -> Curve:
+    """Compute milliseconds per step from seconds per epoch and the rows of an epoch.
+
+    >>> [round(ms) for ms in step_ms(paper_times(), PAPER_ROWS).runs[0]][::7]
+    [114, 171]
+    """
+    steps = [math.ceil(rows / batch) for batch in curve.x]
+    runs = [[1000 * s / n for s, n in zip(run, steps)] for run in curve.runs]
+    return Curve(label=curve.label, x=curve.x, runs=runs)
+
+
+def relative(curve: Curve, unit: float) -> Curve:
+    """Divide the curve by a number of seconds."""
+    runs = [[seconds / unit for seconds in run] for run in curve.runs]
+    return Curve(label=curve.label, x=curve.x, runs=runs)
+
+
+def draw_times(ours: Sequence[Curve], *, rows: int) -> Figure:
+    """Draw relative time of an epoch (left) and milliseconds of a step (right) by batch.
+
+    All of our curves are relative to the smallest batch of the first one, which shows a cheaper
+    update at the small batch. The paper's curve is relative to its own smallest batch.
+
+    Args:
+        ours: seconds per epoch by batch.
+        rows: rows of an epoch, to compute the number of steps.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ValueError: if there are no data to draw.
+
+    >>> figure = draw_times([Curve(label="dense", x=(256, 512), runs=((9.0, 5.0),))], rows=10_000)
+    >>> [axes.get_xscale() for axes in figure.axes]
+    ['log', 'log']
+    """
+    if not ours:
+        raise ValueError("no times to draw")
+    figure, (left, right) = panels(2)
+    unit = ours[0].means()[0]
+    paper = (paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS)
+    curves = [*((curve, unit, rows) for curve in ours), paper]
+    for index, (curve, one, count) in enumerate(curves):
+        draw_curve(left, relative(curve, one), style_of_many(index))
+        draw_curve(right, step_ms(curve, count), style_of_many(index))
+    batches = [x for curve, _, _ in curves for x in curve.x]
+    for axes, name in ((left, "time of an epoch, relative"), (right, "ms per step")):
+        axes.set_yscale("log")
+        batch_axis(axes, batches)
+        axes.set(xlabel="batch", ylabel=name)
+        _plain_numbers(axes)
+    legend_below(figure, left)
+    return figure
+
+
+def _plain_numbers(axes: Axes) -> None:
+    """Write 40, not 4 x 10^1, because readers read numbers from this axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+    low, high = axes.get_ylim()
+    marks = (1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)
+    # A short axis may contain no power of ten, nor 2 or 5 times a power of ten.
+    short = high / low < 10
+    locator = MaxNLocator(6) if short else LogLocator(subs=marks, numticks=20)
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yticks([], minor=True)
