@@ -1,4 +1,4 @@
-"""Read and check experiments from YAML files in the folders next to this module."""
+"""Read and check experiments from YAML files: three of this package, and those of users."""
 
 from cowclip_merlin.experiments.definitions.experiment import (
     LOG_KINDS,

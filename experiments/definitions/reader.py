@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -20,6 +21,7 @@ from cowclip_merlin.experiments.definitions.parser import (
     parse_log_experiment,
 )
 from cowclip_merlin.system.yaml_file import read_yaml
+from cowclip_merlin.types import Json
 
 FOLDER = Path(__file__).parent
 
@@ -30,12 +32,14 @@ def experiment_names() -> list[str]:
     >>> "table2" in experiment_names()
     True
     """
-    return sorted(_files(), key=_order)
+    return sorted(_of_package(), key=_order)
 
 
-def _files() -> dict[str, Path]:
-    """Return the files of all folders by name."""
-    return {path.stem: path for path in FOLDER.glob("*/*.yaml")}
+@cache
+def _of_package() -> Mapping[str, Json]:
+    """Return the experiments of this package by name, as their files have them."""
+    files = [read_yaml(path, first_key="table1") for path in sorted(FOLDER.glob("*.yaml"))]
+    return {name: value for file in files for name, value in file.items()}
 
 
 def _order(name: str) -> tuple[int, int, str]:
@@ -56,17 +60,15 @@ def load_experiment(name: str) -> Experiment | LogExperiment:
     """
     if name.endswith((".yaml", ".yml")):
         return _load_own(Path(name))
-    path = _files().get(name)
-    if path is None:
+    if name not in _of_package():
         known = experiment_names()
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no experiment {name!r}; {hint}use one of {', '.join(known)}")
-    return _load(path)
+    return _parse(Path(name), _of_package()[name])
 
 
-def _load(path: Path) -> Experiment | LogExperiment:
-    value = read_yaml(path, first_key="title")
+def _parse(path: Path, value: Mapping[str, Json]) -> Experiment | LogExperiment:
     kind = value.get("kind", KINDS[0])
     if kind is not None:
         check_one_of(path, "kind", kind, (*KINDS, *LOG_KINDS))
@@ -77,9 +79,9 @@ def _load(path: Path) -> Experiment | LogExperiment:
 def _load_own(path: Path) -> Experiment | LogExperiment:
     if not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
-    if path.stem in _files():
+    if path.stem in _of_package():
         raise InputError(f"{path}: {path.stem} is an experiment of this package; rename the file")
-    return replace(_load(path), source=path.name)
+    return replace(_parse(path, read_yaml(path, first_key="title")), source=path.name)
 
 
 def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment | LogExperiment]:
