@@ -31,8 +31,15 @@ def bfloat16_bits(array: Floats) -> Array:
     return (array.astype("f").view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _arrays(model: DeepFM | Reference) -> list[Array]:
-    return [each[k] for each in (*model.tables, *model.dense) for k in ("w", "m", "v")]
+def _arrays(model: DeepFM | Reference) -> list[tuple[str, Array]]:
+    """Return weights, moments and accumulators with their kind."""
+    kinds = ("embeddings", "id weights", *len(model.dense) * ["dense weights"])
+    return [
+        (kind if name == "w" else f"moments of {kind}", each[name])
+        for kind, each in zip(kinds, (*model.tables, *model.dense))
+        for name in ("w", "m", "v", "sums")
+        if name in each
+    ]
 
 
 @dataclass
@@ -63,6 +70,9 @@ class Checks:
         self.training("exact", s.check // 8, s.many_steps)
         self.training("lazy", s.check, 3)
         self.training("exact", s.check, s.steps, half=True)
+        self.training("dense", s.check, 3, optimizer="rowwise_adagrad")
+        self.training("lazy", s.check, 3, optimizer="rowwise_adagrad", half=True)
+        self.training("lazy", s.check, 3, optimizer="adagrad")
         self.refused_steps()
         self.equal_runs()
 
@@ -140,7 +150,9 @@ class Checks:
         fused = sum(forward.read(2 + n + i).size > 0 for i in range(n))
         print(f"       {fused} of {n - 1} gradients of a ReLU are part of a product", flush=True)
 
-    def training(self, update: str, batch: int, steps: int, *, half: bool = False) -> None:
+    def training(
+        self, update: str, batch: int, steps: int, *, half: bool = False, optimizer: str = "adam"
+    ) -> None:
         """Steps of the whole model, in float32 or bfloat16.
 
         The reference steps all rows at every batch. Lazy updates do not, so there all batches are
@@ -151,11 +163,12 @@ class Checks:
             self.gpu, batch * (1 if lazy else 7), criteo_fields(self.sizes.check_ids), seed=3
         )
         values = replace(
-            scale("criteo", to=batch), l2=1e-3, embedding_lr=1e-3, dense_lr=1e-3, init_std=0.1
-        )
+            scale("criteo", to=batch), l2=1e-3, embedding_lr=1e-3, dense_lr=1e-3, init_std=0.1,
+            optimizer=optimizer,
+        )  # fmt: skip
         model = self.model(rows, batch, values=values, update=update, half=half, tf32=False)
         reference = Reference(model)
-        before = [each.copy() for each in _arrays(reference)]
+        before = [each.copy() for _, each in _arrays(reference)]
         ids, x, y, loss = host(rows.ids), host(rows.x), host(rows.y).astype(np.float64), 0.0
         for k in range(steps):
             at = (np.arange(batch) + batch * k) % rows.count
@@ -163,20 +176,19 @@ class Checks:
             loss += batch * reference.step(ids[at], x[at], y[at])
         model.flush()
         present = np.unique(ids + np.cumsum([0, *rows.fields[:-1]]))
-        moved = []
-        for i, (array, right, begin) in enumerate(zip(_arrays(model), _arrays(reference), before)):
-            some = present if lazy and i < 3 * len(model.tables) else slice(None)
-            moved.append(distance((host(array) - begin)[some], (right - begin)[some]))
+        moved: dict[str, float] = {}
+        for (kind, array), (_, right), begin in zip(_arrays(model), _arrays(reference), before):
+            some = present if lazy and "dense" not in kind else slice(None)
+            apart = distance((host(array) - begin)[some], (right - begin)[some])
+            moved[kind] = np.max([moved.get(kind, 0.0), apart])
         name = f"{steps} {update} steps of {batch} in {'bfloat16' if half else 'float32'}: "
+        name = name if optimizer == "adam" else f"{optimizer}, {name}"
         # Adam takes the sign of small gradients, which bfloat16 rounds.
         bound, sign = (3e-2, 0.4) if half else (1e-3, 1e-3)
         self.note(name + "loss", abs(float(host(model.loss)[0]) / loss - 1), bound)
-        self.note(name + "embeddings", moved[0], sign)
-        self.note(name + "moments of embeddings", np.max(moved[1:3]), bound)
-        self.note(name + "id weights", moved[3], sign)
-        self.note(name + "moments of id weights", np.max(moved[4:6]), bound)
-        self.note(name + "dense weights", np.max(moved[6::3]), sign)
-        self.note(name + "moments of dense weights", np.max(moved[7::3] + moved[8::3]), sign)
+        of_tables = "moments of embeddings", "moments of id weights"
+        for kind, apart in moved.items():
+            self.note(name + kind, apart, bound if kind in of_tables else sign)
 
     def refused_steps(self) -> None:
         """A step with NaN or with an unknown id changes no table, and the message names the row."""

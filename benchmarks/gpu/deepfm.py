@@ -70,8 +70,8 @@ class DeepFM:
     """Weights and moments, and the nodes of a step, of an evaluation and of a flush.
 
     Attributes:
-        tables: arrays of the embeddings and of the id weights: "w", "m", "v", and what "exact"
-            needs.
+        tables: arrays of the embeddings and of the id weights: "w", then "m", "v" and what "exact"
+            needs, or "sums" of Adagrad.
         dense: "w", "m" and "v" of kernels, biases, the output's kernel and its bias.
         parts: nodes of a step by name, in their order.
         loss: sum of the losses of all steps, float64 [1].
@@ -80,9 +80,9 @@ class DeepFM:
         gpu: what runs them.
         rows: rows to train on; a batch after the other.
         batch: rows of a step.
-        values: hyper-parameters.
+        values: hyper-parameters; their optimizer is that of the tables.
         widths: of the hidden layers.
-        update: "exact" or "lazy".
+        update: "exact" or "lazy"; with Adagrad "dense" or "lazy".
         half: whether hidden layers compute in bfloat16; else in float32, or with TF32.
         tf32: whether float32 products may use TF32.
         d: length of an embedding.
@@ -95,6 +95,9 @@ class DeepFM:
         self.gpu, self.rows, self.batch, self.values = gpu, rows, batch, values
         self.widths, self.half, self.tf32 = tuple(widths), half, tf32
         self.exact, self.inputs = update == "exact", len(rows.fields) * d + NUMBERS
+        self.whole, self.slots = update == "dense", ("m", "v")
+        if values.optimizer != "adam":
+            self.slots = ("sums",)
         self.columns = -(-self.inputs // 8) * 8
         self._make_weights(sum(rows.fields), d)
         self._register(sum(rows.fields), d)
@@ -115,8 +118,12 @@ class DeepFM:
             self.tables[0]["w"], np.int64(n * d), np.float32(self.values.init_std), np.int64(0)
         ])  # fmt: skip
         gpu.run([fill])
-        for table in self.tables:
-            table["m"], table["v"] = zeros(table["w"].shape, "f"), zeros(table["w"].shape, "f")
+        for table, k in zip(self.tables, (d, 1)):
+            width = 1 if self.values.optimizer == "rowwise_adagrad" else k
+            start = 0.0 if self.slots == ("m", "v") else self.values.initial_accumulator
+            for name in self.slots:
+                table[name] = zeros((n, width), "f")
+                table[name].fill(start)
             if self.exact:
                 table["last"], table["history"] = zeros(n, "f"), zeros(HISTORY, "f")
                 table["count"] = zeros(1, np.int64)
@@ -141,19 +148,21 @@ class DeepFM:
         self._numbers, self._plain = [
             [
                 gpu.add_table(n, k, settings, self.half, exact=exact, counted=exact and slot == 0,
-                              owner=owner, slot=slot)
-                for slot, (k, settings) in enumerate(zip((d, 1), self.settings))
+                              owner=owner, slot=slot, whole=self.whole,
+                              width=table["sums"].shape[1] if "sums" in table else 0)
+                for slot, (k, settings, table) in enumerate(zip((d, 1), self.settings, self.tables))
             ]
             for exact in (self.exact, False)
         ]  # fmt: skip
         status = np.full(1 + 3 * SLOTS, np.iinfo(np.int64).max)
         status[::3] = 0
         words = gpu.variable(gpu.array(status))
-        names = ("w", "m", "v", *(("last", "history") if self.exact else ()))
+        names = ("w", *self.slots, *(("last", "history") if self.exact else ()))
+        plain = 1 + len(self.slots)
         handles = [{name: gpu.variable(table[name]) for name in names} for table in self.tables]
         self._handles = [*(each[name] for each in handles for name in names), words]
-        self._plain_handles = [*(each[name] for each in handles for name in names[:3]), words]
-        dense = [gpu.variable(each[name]) for each in self.dense for name in names[:3]]
+        self._plain_handles = [*(each[name] for each in handles for name in names[:plain]), words]
+        dense = [gpu.variable(each[name]) for each in self.dense for name in ("w", "m", "v")]
         self._dense_handles = [*dense, words]
         self._counts = [gpu.tensor(table["count"]) for table in self.tables] if self.exact else []
         starts = np.cumsum([0, *self.rows.fields[:-1]]).astype(np.int64)

@@ -13,13 +13,13 @@ class Reference:
     """A copy of a model's weights.
 
     Attributes:
-        tables, dense: "w", "m" and "v" of each, float64.
+        tables, dense: "w" and "m" and "v", or "sums" of Adagrad, of each, float64.
     """
 
     def __init__(self, model: DeepFM) -> None:
         self.tables, self.dense = [
-            [{k: model.gpu.host(t[k]).astype(np.float64) for k in ("w", "m", "v")} for t in each]
-            for each in (model.tables, model.dense)
+            [{k: model.gpu.host(t[k]).astype(np.float64) for k in ("w", *slots)} for t in each]
+            for each, slots in ((model.tables, model.slots), (model.dense, ("m", "v")))
         ]
         self._offsets = np.cumsum([0, *model.rows.fields[:-1]])
         self._values, self._settings, self._t = model.values, model.settings, 0
@@ -53,10 +53,16 @@ class Reference:
                 least = settings.floor(g.shape[1])
                 most = np.maximum(count, 1) * np.maximum(settings.clip_settings.r * of_w, least)
                 g *= np.minimum(1, most / np.maximum(norm, 1e-300))[:, None]
-            self._adam(table, g, self._values.embedding_lr)
+            step = self._adagrad if "sums" in table else self._adam
+            step(table, g, self._values.embedding_lr)
         for each, g in zip(self.dense, [*of_weights, np.array([dz.sum()])]):
             self._adam(each, g, self._values.dense_lr)
         return np.mean(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))))
+
+    def _adagrad(self, t: dict[str, Floats], g: Floats, rate: float) -> None:
+        rowwise = self._values.optimizer == "rowwise_adagrad"
+        t["sums"] += (g * g).mean(1, keepdims=True) if rowwise else g * g
+        t["w"] -= rate * g / (np.sqrt(t["sums"]) + self._values.epsilon)
 
     def _adam(self, t: dict[str, Floats], g: Floats, rate: float) -> None:
         values, k = self._values, self._t

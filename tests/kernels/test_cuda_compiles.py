@@ -58,6 +58,7 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "onesweep",
             "heads",
             "step_groups",
+            "adagrad_groups",
             "catch_up_rows",
             "sweep_rows",
             "fetch_rows",
