@@ -105,6 +105,8 @@ def _check(args: argparse.Namespace) -> None:
             f"--max-bad-fraction {args.max_bad_fraction}: a generated stream has no damaged rows; "
             "drop it, or give a file"
         )
+    if (bool(args.impressions), bool(args.actions)) != (not args.to, not args.to):
+        raise InputError("give `to`, or both `impressions` and `actions`")
     if args.delay is not None and not args.actions:
         raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
     if args.times is None and args.generate:
