@@ -218,7 +218,7 @@ def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None
         return
     rows, remedy = open_columns(data, "validation"), "prepare with other rows of `validation`"
     check_targets_scored(
-        data.path, "validation", data.targets, rows.label, rows.weight, remedy=remedy
+        data.path, "validation", data.targets, rows.labels, rows.weights, remedy=remedy
     )
 
 

@@ -143,8 +143,7 @@ ORDERS = {
     # The report reads results folders; nothing imports it.
     "experiments": (
         "definitions", "results", "planning", "running", "tables", "figures", "tuning",
-        "session_settings", "session", "preflight", "runs", "training_runs", "outputs", "online",
-        "kinds", "commands", "report",
+        "session_settings", "session", "runs", "outputs", "online", "commands", "report",
     ),
 }  # fmt: skip
 TYPES = {("sync", "training")}  # the publisher names the trainer as a type

@@ -179,7 +179,7 @@ def test_a_failed_process_of_tables_is_one_line(load, tmp_path):
 def test_versions(measured, tmp_path):
     python = tmp_path / "other" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")  # does nothing, and well
+    python.write_text("#!/bin/sh\nwhile [ $((i += 1)) -lt 50000 ]; do :; done\n")  # takes time
     python.chmod(0o755)
     some = "start,produce,join,decode"
     small = f"--rows 300 --runs 1 --cases {some}"

@@ -101,6 +101,13 @@ def test_the_last_id_of_each_column_is_known():
     assert np.isfinite(made()(batch(**largest))).all()
 
 
+def test_a_saved_model_refuses_too(tmp_path):
+    model = made()
+    model.fit(batch(), np.ones(ROWS, np.float32), verbose=0)
+    model.save(str(tmp_path / "model"))
+    refused(cc.load_model(str(tmp_path / "model")), wrong("user", 9), words("user", 9))
+
+
 def test_within_a_strategy():
     tf = compat.tensorflow()
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():

@@ -78,7 +78,8 @@ class Refusal:
         if script.parent.name == "examples":
             return module.main, words[1:], f"{script.stem}: error: "
         found = vars(module)
-        begins = r"([\w.]+( \w+)?: )?error: "  # argparse names the program
+        monkeypatch.setattr("sys.argv", [script.name])  # argparse names the program
+        begins = r"([\w.]+( \w+)?: )?error: "
         return (found.get("SUITE") or found["BENCHMARK"]).main, words[1:], begins
 
 

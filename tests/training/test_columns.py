@@ -215,7 +215,7 @@ class CupyArray:
     """An array of CuPy: it is no NumPy array, and converts on request."""
 
     def __init__(self, inner):
-        self.inner = inner
+        self.inner, self.ndim, self.shape = inner, inner.ndim, inner.shape
 
     def __len__(self):
         return len(self.inner)

@@ -49,7 +49,7 @@ def test_the_parts_are_disjoint_and_complete(rows, fraction):
     assert [len(part) for part in parts] == [rows - n, n]
     for part in parts:
         assert (np.diff(part.rows) > 0).all() and part.ids is columns.ids
-        np.testing.assert_array_equal(part.labels, columns.label[part.rows])
+        np.testing.assert_array_equal(part.labels[:, 0], columns.label[part.rows])
     both = np.concatenate([part.rows for part in parts])
     assert sorted(both) == list(range(rows))
 

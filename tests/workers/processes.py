@@ -31,6 +31,12 @@ class Ended:
     seconds: float  # after the first worker that ended
 
 
+def run_script(script, *arguments, workers, timeout=3600):
+    """Run a script with these paths in several workers; all must end with 0."""
+    ended = run_workers(workers, [str(x) for x in (script, *arguments)], timeout=timeout)
+    assert [each.code for each in ended] == [0] * workers, failures(ended)
+
+
 def run_calls(folder, cases, commands, rows, *, workers):
     """Let the same workers check the exchanges, train all cases, and run commands; two fit a model.
 

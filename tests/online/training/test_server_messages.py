@@ -166,7 +166,7 @@ def test_servers_load_a_snapshot_if_too_many_ids_went_while_the_log_was_away(
     sync = AwayLog(tmp_path / "sync")
     work = stream_trainer(tmp_path / "run", settings, events, sync, dense_every=0.0)
     write_json(tmp_path / "run" / CONFIG, online_config(settings, FEATURES))
-    (log,), remembered = work.trainer.table._parts.changes, []
+    (log,), remembered = work.trainer.table._changes, []
     sync.is_away = lambda: remembered.append(log._num_gone) or 200 < work.trained < 800
     work.run()
     breaks = most == 4
