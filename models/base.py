@@ -16,7 +16,7 @@ from cowclip_merlin.models.ctr_model import ClickOutput, CTRModel, RowSync, Sigm
 from cowclip_merlin.models.features import Features, ReadFeatures
 from cowclip_merlin.models.hidden.layers import computing_in, current_policy
 from cowclip_merlin.models.multi_task import HiddenLayers, of_both, outputs_of
-from cowclip_merlin.optimizer.unique_rows import ReadForm
+from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
 from cowclip_merlin.targets import means_and_spreads
 from cowclip_merlin.types import JsonObject, Tensor, TensorShape, Variable
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from merlin.schema import Schema
 
     from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
-    from cowclip_merlin.optimizer.unique_rows import BatchRead
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models.ctr_model import attach, find_cowclip
+from cowclip_merlin.models.ctr_model import CTRModel, attach, find_cowclip
 from cowclip_merlin.optimizer.config import GROWING_RULES, described, row_slots, why_not
 from cowclip_merlin.optimizer.exchange import strategy_of
 from cowclip_merlin.tables.growing_shard import GrowingShard
@@ -21,7 +21,6 @@ from cowclip_merlin.types import KerasOptimizer
 if TYPE_CHECKING:
     from merlin.schema import Schema
 
-    from cowclip_merlin.models.ctr_model import CTRModel
     from cowclip_merlin.optimizer import CowClip
 
 Table = TypeVar("Table", bound=GrowingTable)

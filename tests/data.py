@@ -296,7 +296,7 @@ class LabelColumns(Role):
         ("seconds", np.nan, "seconds is 'nan', no label of a regression"),
         ("seconds", 1e39, "seconds is '1e+39', no label of a regression"),
         ("seconds", 10**400, "seconds has hundreds of digits"),
-        ("seconds", "1_000", "labels {'click': "),
+        ("seconds", "1_000", "seconds is '1_000', no label"),
         ("cowclip_sample_rate", 0.5, "cowclip_sample_rate is 0.5, but there are several labels"),
     )
     refused = (

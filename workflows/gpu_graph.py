@@ -176,8 +176,7 @@ class GpuRows:
         staged: Staged,
         statistics: Statistics,
         *,
-        hugectr: bool = False,
-        on_cluster: bool = False,
+        hugectr: bool,
     ) -> None:
         """Write the rows of all splits."""
         data, columns = work / "data", (self._format, self._recipe)

@@ -149,7 +149,8 @@ def _prepare(
     data.mkdir()
     recipe = settings.recipe if base is None else base.recipe
     known = None if settings.like is None else base.path / "categories"
-    encoder = None if gpu else Encoder(log_format, recipe, known)
+    on_cluster = settings.scheduler is not None
+    encoder = None if gpu else Encoder(log_format, recipe, known, on_cluster=on_cluster)
     ranges = None if settings.like is None else base.statistics
     own = {name: getattr(settings, name) for name in _GIVEN if getattr(settings, name)}
     counts = {"ranges": ranges, "log": recipe.log}
@@ -190,10 +191,7 @@ def _prepare(
         clear_category_cache()  # workers may hold those of an earlier folder of this name
         for name in ingested.files:
             (data / name).mkdir()
-        on_cluster = settings.scheduler is not None
-        rows.write(
-            work, ingested.files, statistics, hugectr=settings.hugectr, on_cluster=on_cluster
-        )
+        rows.write(work, ingested.files, statistics, hugectr=settings.hugectr)
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)

@@ -20,8 +20,7 @@ from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
 from cowclip_merlin.workflows.raw.ingest import check_input_files, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import checked_rows
-from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
+from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
 from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 

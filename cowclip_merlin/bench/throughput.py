@@ -27,8 +27,12 @@ from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.system.machine import hardware
-from cowclip_merlin.training.train_step import execution_lengths, steps_per_execution
+from cowclip_merlin.system.machine import hardware, versions
+from cowclip_merlin.training.train_step import (
+    execution_lengths,
+    make_train_function,
+    steps_per_execution,
+)
 from cowclip_merlin.types import Array, JsonObject, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -122,8 +126,6 @@ def measure(settings: BenchSettings) -> JsonObject:
     """
     from tqdm import tqdm
 
-    from cowclip_merlin.system.machine import versions
-
     fields = criteo_fields(settings.vocabulary)
     rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
     rows = max(*settings.batches, rows_per_turn)
@@ -213,7 +215,6 @@ def model_train_function(model: CTRModel, optimizer: CowClip, data: DeviceData) 
     The function returns the variable that sums all losses; reading it waits for the device.
     """
     from cowclip_merlin import compat
-    from cowclip_merlin.training.train_step import make_train_function
 
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     run = make_train_function(model, optimizer, data, loss_sum)

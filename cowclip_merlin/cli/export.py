@@ -7,7 +7,7 @@ import argparse
 from cowclip_merlin.cli.options.common_options import add_device_option, print_served_epoch
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.serving.triton.model import OFFSETS, VALUES
-from cowclip_merlin.serving.triton.repository import RepositorySettings
+from cowclip_merlin.serving.triton.repository import RepositorySettings, export_repository
 from cowclip_merlin.settings import add_options, values_from
 
 HELP = "write the model of a run as a TensorFlow SavedModel, or for NVIDIA Triton"
@@ -52,7 +52,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _export_repository(args: argparse.Namespace, settings: RepositorySettings) -> None:
-    from cowclip_merlin.serving.triton.repository import export_repository
 
     columns = export_repository(
         args.run_folder, args.data, out=args.out, settings=settings, device=args.device

@@ -7,7 +7,7 @@ import argparse
 from cowclip_merlin.cli.options.common_options import add_overwrite_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import add_options, values_from
-from cowclip_merlin.synthetic.drifting_log import DriftingLogSize
+from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, generate_drifting
 
 HELP = "write a raw log whose best possible AUC is known: in Criteo's format, or one that drifts"
 EXAMPLES = """examples:
@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_drift(args: argparse.Namespace) -> None:
-    from cowclip_merlin.synthetic.drifting_log import generate_drifting
 
     if args.crossed:
         raise InputError("--crossed: a log with --drift has no crossed columns; drop one option")

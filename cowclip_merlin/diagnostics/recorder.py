@@ -13,11 +13,10 @@ from cowclip_merlin.diagnostics.diagnostics_csv import (
     tensorboard_scalars,
 )
 from cowclip_merlin.diagnostics.row_norms import Deciles, RowNorms, read_deciles
-from cowclip_merlin.training.run_logs import Hooks
+from cowclip_merlin.training.run_logs import Hooks, TensorBoard
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading.row_order import PackedBatch
-    from cowclip_merlin.training.run_logs import TensorBoard
     from cowclip_merlin.training.trainer import Trainer
     from cowclip_merlin.workflows import PreparedData
 

@@ -17,12 +17,13 @@ _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 """What Python raises for a text that is not of its type."""
 
 
-def read_yaml(path: FilePath, *, first_key: str) -> Mapping[str, Json]:
+def read_yaml(path: FilePath, *, first_key: str, text: str | None = None) -> Mapping[str, Json]:
     """Read the mapping of a YAML file.
 
     Args:
         path: path of the file.
         first_key: usual first key of such a file, for the error message.
+        text: what to parse in place of the whole file.
 
     Raises:
         InputError: if the file is not YAML, is not a mapping, or has a key twice.
@@ -30,7 +31,7 @@ def read_yaml(path: FilePath, *, first_key: str) -> Mapping[str, Json]:
     import yaml
 
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _loader())
+        value = yaml.load(path.read_text(encoding="utf-8") if text is None else text, _loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"{path}: not valid YAML ({words}); correct the file") from None

@@ -41,7 +41,7 @@ from cowclip_merlin.training.run_folder import (
     run_folder,
     run_log,
 )
-from cowclip_merlin.training.run_logs import Hooks
+from cowclip_merlin.training.run_logs import Hooks, Metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.starting.going_on import comparison
 from cowclip_merlin.training.starting.warm_start import WarmStart
@@ -56,7 +56,6 @@ from cowclip_merlin.workers.agreement import (
 from cowclip_merlin.workers.environment import cluster_of
 
 if TYPE_CHECKING:
-    from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
 
 

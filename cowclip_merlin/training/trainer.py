@@ -21,13 +21,13 @@ from cowclip_merlin.loading import (
     total_weight,
     usual_generator,
 )
-from cowclip_merlin.loading.row_order import NUMPY, PHILOX
+from cowclip_merlin.loading.row_order import NUMPY, PHILOX, PackedBatch
 from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.evaluation import evaluate_targets, rows_of_targets
-from cowclip_merlin.training.run_logs import Hooks, metric_words, metrics_of
+from cowclip_merlin.training.run_logs import Hooks, Metrics, metric_words, metrics_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
 from cowclip_merlin.training.starting.warm_start import reset_embeddings
@@ -60,10 +60,8 @@ from cowclip_merlin.workers.agreement import numbers_of_all
 if TYPE_CHECKING:
     import logging
 
-    from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
-    from cowclip_merlin.training.run_logs import Metrics
 
 
 class Trainer:

@@ -1,21 +1,18 @@
-"""Connect one log and its results folder; settings and hashes of its runs."""
+"""Connect one log and its results folder; hashes of its runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cached_property
-from pathlib import Path
 
-from cowclip_merlin.addresses import FilePath, expand
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.session import ResultsSession
+from cowclip_merlin.experiments.session_settings import LogSettings
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.training import RunSettings
@@ -56,48 +53,6 @@ def _changed(value: object) -> Json:
     }
     given = {name: getattr(value, name) for name in usual}
     return {name: _changed(each) for name, each in given.items() if each != usual[name]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogSettings(Settings):
-    """Settings that all experiments of a session on a log share.
-
-    Raises:
-        InputError: a value is out of range, or a file does not exist.
-    """
-
-    files: tuple[FilePath, ...] = option(
-        help="CSV, TSV (also compressed) or parquet, by time",
-        flag="--log",
-        nargs="+",
-        metavar="LOG",
-    )
-    features: FilePath = option(help="features file of the log", metavar="YAML")
-    out: Path = option(help="results folder", metavar="RESULTS")
-    model: OnlineSettings = option(help="the model and its training; each run has its own seed")
-    name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
-    seeds: int = option(3, "runs of each cell", at_least=1)
-    batch_days: float = option(
-        5.0, "days to train before the first event is scored", metavar="D", at_least=0
-    )
-    max_bad_fraction: float = option(
-        0.001,
-        "largest share of damaged rows; above it, reading stops",
-        metavar="F",
-        at_least=0,
-        below=1,
-    )
-    options: tuple[str, ...] = option(
-        (), "words of the command line that were given, for the command that repeats this"
-    )
-
-    def __post_init__(self) -> None:
-        """Reject values that would fail later."""
-        super().__post_init__()
-        object.__setattr__(self, "files", tuple(expand(self.files)))
-        for path in self.files:
-            if not path.is_file():
-                raise InputError(f"{path}: no such file; check the path")
 
 
 class LogSession(ResultsSession):

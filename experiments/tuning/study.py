@@ -19,7 +19,7 @@ from cowclip_merlin.errors import MALFORMED, Diverged, InputError, StackError
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run import run_training
-from cowclip_merlin.training.run_logs import is_metric_column
+from cowclip_merlin.training.run_logs import Metrics, is_metric_column
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.stopping.early_stopping import best_row, scorings_without_better
 from cowclip_merlin.types import Json, JsonObject
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial
-
-    from cowclip_merlin.training.run_logs import Metrics
 
 
 STUDY = "study.db"

@@ -81,9 +81,8 @@ def cases(*ways):
 def check_forty_steps(tf, how, start, batches, numbers):
     update, backend = how
     numbers = numbers | {"start": start}
-    got = trained(tf, *batches, update=update, backend=backend, **numbers)
-    if batches[0].shape[1] == 1:  # weights of single ids are not clipped
-        numbers = numbers | {"clip": "none"}
+    # By itself, CowClip does not clip weights of length 1.
+    got = trained(tf, *batches, update=update, backend=backend, skip=(), **numbers)
     expected = numpy_adagrad(*batches, lazy=update == "lazy", **numbers)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6 if start else 1e-4)
 

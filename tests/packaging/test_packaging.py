@@ -50,6 +50,18 @@ def test_import_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.quick
+@pytest.mark.system
+def test_help_loads_no_large_package():
+    done = python(
+        "import sys\nfrom cowclip_merlin.cli import main\n"
+        "try:\n    main(['experiment', '--help'])\nexcept SystemExit:\n    pass\n"
+        "large = {'tensorflow', 'merlin', 'pandas', 'pyarrow', 'numba', 'matplotlib', 'yaml'}\n"
+        "assert not large & set(sys.modules), large & set(sys.modules)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.system
 def test_import_takes_less_than_300_ms():
     code = (

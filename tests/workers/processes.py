@@ -32,7 +32,7 @@ class Ended:
 
 
 def run_script(script, *arguments, workers, timeout=3600):
-    """Run a script with these paths in several workers; all must end with 0."""
+    """Run a script with these words in several workers; all must end with 0."""
     ended = run_workers(workers, [str(x) for x in (script, *arguments)], timeout=timeout)
     assert [each.code for each in ended] == [0] * workers, failures(ended)
 
@@ -50,9 +50,7 @@ def run_calls(folder, cases, commands, rows, *, workers):
     ]
     for name in ("exchanges", "cases", "fitted", "commands"):
         (folder / name).mkdir()
-    script = str(FOLDER / "one_after_another.py")
-    ended = run_workers(workers, [script, json.dumps(given)])
-    assert [each.code for each in ended] == [0] * workers, failures(ended)
+    run_script(FOLDER / "one_after_another.py", json.dumps(given), workers=workers)
 
 
 def run_killed(arguments, folder, *, workers):

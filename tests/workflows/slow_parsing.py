@@ -5,7 +5,7 @@ import math
 import pyarrow as pa
 from pyarrow import csv
 
-from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES, damage_of_labels
+from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage
 
 
@@ -25,12 +25,15 @@ def row_of(line, columns, log_format):
         return None
     if any(row[x] is not None and not math.isfinite(row[x]) for x in log_format.continuous):
         return None
-    if log_format.float_labels and damage_of_labels(log_format.targets, row):
-        return None
+    given = [row[name] for name, _ in log_format.targets]
     for name, is_number in log_format.targets:
+        value = row[name]
         if not is_number:
-            row[name] = LABEL_VALUES.get((row[name] or "").lower())
-    if not log_format.float_labels and log_format.label and row[log_format.label] is None:
+            row[name] = LABEL_VALUES.get((value or "").lower())
+        wrong = not abs(value or 0.0) <= 3.4028235e38 if is_number else row[name] is None
+        if wrong and not (log_format.float_labels and value is None):
+            return None
+    if given and all(value is None for value in given):
         return None
     if log_format.weight:
         weight = row[log_format.weight]

@@ -173,6 +173,7 @@ class Encoder:
         log_format: columns of the log.
         recipe: how to transform them.
         known: folder of a known vocabulary; None learns one from the rows.
+        on_cluster: as of `write_split`.
 
     Attributes:
         learns: whether it learns a vocabulary; if not, codes are ids.
@@ -184,12 +185,14 @@ class Encoder:
         log_format: LogFormat,
         recipe: Recipe,
         known: Path | None = None,
+        *,
+        on_cluster: bool = False,
     ) -> None:
         self._format, self._log = log_format, recipe.log
         self._fitted = recipe.fitted_splits if known is None else ()
         self._texts = {name: TextNumbers() for name in log_format.tables}
         self._counts = {name: np.zeros(FIRST_VALUE, np.int64) for name in log_format.tables}
-        self.learns = known is None
+        self.learns, self._on_cluster = known is None, on_cluster
         if known is not None:
             for name, texts in self._texts.items():
                 texts.add(read_values(known, name))
@@ -315,8 +318,7 @@ class Encoder:
         staged: Staged,
         statistics: Statistics,
         *,
-        hugectr: bool = False,
-        on_cluster: bool = False,
+        hugectr: bool,
     ) -> None:
         """Write the rows with the ids of `work/data/categories/`.
 
@@ -325,7 +327,6 @@ class Encoder:
             staged: the encoded rows.
             statistics: the ranges of the numbers.
             hugectr: as of `write_split`.
-            on_cluster: as of `write_split`.
         """
         data, ids = work / "data", work / "ids" if self.learns else None
         if ids is not None:
@@ -334,7 +335,7 @@ class Encoder:
                 for name in self._format.tables:
                     threads.start(self._save_ids, name, data / "categories", ids)
                 threads.finish()
-        how = {"ids": ids, "hugectr": hugectr, "on_cluster": on_cluster}
+        how = {"ids": ids, "hugectr": hugectr, "on_cluster": self._on_cluster}
         for name, files in staged.items():
             if files:
                 write_split(files, data / name, self._format, statistics, **how)

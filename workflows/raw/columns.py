@@ -1,15 +1,13 @@
 """The columns of a raw log: a class for each kind says what it reads, refuses, stages and writes.
 
-Readers make Arrow tables of the columns as a file has them. `checked` then tells the good rows, and
-`damage_of` what is wrong with another one. A new kind of column is a class here; `LogFormat.roles`
-says which columns have it.
+Readers make Arrow tables of the columns as a file has them, and `parsed_rows` checks these. A new
+kind of column is a class here; `LogFormat.roles` says which columns have it.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows.nvtabular_graph import Statistics
 
 Bools = npt.NDArray[np.bool_]
-NOT_READABLE = "not readable"
 
 
 @dataclass(frozen=True)
@@ -184,7 +181,7 @@ class Label(Column):
     def damage(self, value: object) -> str:
         if value is None and not self.optional:
             return f"{self.name} is missing, neither 0 nor 1"
-        if self.optional and _is_missing(value):
+        if self.optional and is_missing(value):
             return ""
         if self.regression:
             number = abs(number_of(value)) <= labels.LARGEST
@@ -349,7 +346,7 @@ class Number(Column):
         return found, _are(pc.fill_null(right, True))
 
     def damage(self, value: object) -> str:
-        if _is_missing(value):
+        if is_missing(value):
             return ""
         what = "a whole number" if self.whole else "a number"
         if isinstance(value, str):
@@ -430,44 +427,8 @@ class Vector(Column):
         return _with_lists(feature, self.length, self.length)
 
 
-def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[pa.Table, Bools]:
-    """Return a table with the values that all readers give, and its good rows, bool [n].
-
-    Args:
-        table: as a file has it; columns that are not named stay as they are.
-        columns: those to check.
-        where: the file, for messages.
-
-    Raises:
-        InputError: if a column has a type that it cannot have.
-    """
-    found = dict(zip(table.column_names, table.columns))
-    good, has_label = np.ones(len(table), bool), None
-    for column in columns:
-        values, right = column.check(table[column.name], f"{where}: column {column.name!r}")
-        found[column.name] = values
-        if right is not None:
-            good &= right
-        if isinstance(column, Label) and column.optional:
-            known = _are(values.is_valid())
-            has_label = known if has_label is None else has_label | known
-    return pa.table(found), good if has_label is None else good & has_label
-
-
-def damage_of(columns: Sequence[Column], row: Mapping[str, object]) -> str:
-    """Describe what is wrong with a row as a file has it; `NOT_READABLE` if no value alone is.
-
-    >>> damage_of([Label("y"), Number("x", whole=True)], {"y": "1", "x": "1.5"})
-    "x is '1.5', not a whole number"
-    """
-    optional = [each.name for each in columns if isinstance(each, Label) and each.optional]
-    if optional and all(_is_missing(row.get(name)) for name in optional):
-        return labels.no_label(optional)
-    found = filter(None, (each.damage(row.get(each.name)) for each in columns))
-    return next(found, NOT_READABLE)
-
-
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
+    """Return whether a value of a file is missing: nothing, or empty text."""
     return value is None or (isinstance(value, str) and not value)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
-from cowclip_merlin.workflows.raw.columns import Lists
 from cowclip_merlin.workflows.raw.file_formats import (
     JSON_LINES,
     PARQUET,
@@ -247,9 +246,9 @@ class Ingest:
             result.clicks = 0 if number else int(result.targets[first].total)
         else:
             result.clicks += int(np.asarray(parsed.table[first]).sum())
-        for column in self.log_format.roles:
-            if isinstance(column, Lists) and column.most:
-                result.cut[column.name] += beyond(parsed.table[column.name], column.most)
+        most = self.log_format.max_values
+        for name in self.log_format.multi if most else ():
+            result.cut[name] += beyond(parsed.table[name], most)
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
         result.damaged, result.first_bad = self.quarantine.count, self.quarantine.first

@@ -15,9 +15,8 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Json, JsonObject
-from cowclip_merlin.workflows.raw.columns import checked, damage_of
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, checked, damage_of
 from cowclip_merlin.workflows.raw.text_lines import Block, read_blocks
 from cowclip_merlin.workflows.raw.values.value_text import Damage
 

@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.columns import Column, checked, damage_of
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, checked_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,21 +110,3 @@ def _batches(
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"{file}: damaged parquet ({reason}); download it again") from error
-
-
-def checked_rows(
-    table: pa.Table, columns: Sequence[Column], file: FilePath, start: int
-) -> ParsedRows:
-    """Return the good rows of a table whose first row is row `start` of the file."""
-    import pyarrow as pa
-
-    names = [each.name for each in columns]
-    found, good = checked(table.select(names), columns, file)
-    places = np.flatnonzero(~good)
-    bad = [
-        BadLine(str(file), start + place + 1, damage_of(columns, row), b"")
-        for place, row in zip(places.tolist(), table.select(names).take(places).to_pylist())
-    ]
-    return ParsedRows(
-        found.filter(pa.array(good)), np.flatnonzero(good).astype(np.uint64), len(good), bad
-    )

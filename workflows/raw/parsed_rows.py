@@ -1,19 +1,23 @@
-"""Rows of a raw log after parsing, and the damaged ones, which go to a file."""
+"""Check the rows of a raw log as a reader has parsed them; the damaged ones go to a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.values import labels
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+    from cowclip_merlin.workflows.raw.columns import Bools, Column
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,71 @@ class ParsedRows:
     bad: list[BadLine]
     text: bytes = b""
     kept: pa.Table | None = None
+
+
+NOT_READABLE = "not readable"
+
+
+def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[pa.Table, Bools]:
+    """Return a table with the values that all readers give, and its good rows, bool [n].
+
+    Args:
+        table: as a file has it; columns that are not named stay as they are.
+        columns: those to check.
+        where: the file, for messages.
+
+    Raises:
+        InputError: if a column has a type that it cannot have.
+    """
+    import pyarrow as pa
+
+    from cowclip_merlin.workflows.raw.columns import Label
+
+    found = dict(zip(table.column_names, table.columns))
+    good, has_label = np.ones(len(table), bool), None
+    for column in columns:
+        values, right = column.check(table[column.name], f"{where}: column {column.name!r}")
+        found[column.name] = values
+        if right is not None:
+            good &= right
+        if isinstance(column, Label) and column.optional:
+            known = np.asarray(values.is_valid(), bool)
+            has_label = known if has_label is None else has_label | known
+    return pa.table(found), good if has_label is None else good & has_label
+
+
+def damage_of(columns: Sequence[Column], row: Mapping[str, object]) -> str:
+    """Describe what is wrong with a row as a file has it; `NOT_READABLE` if no value alone is.
+
+    >>> from cowclip_merlin.workflows.raw.columns import Label, Number
+    >>> damage_of([Label("y"), Number("x", whole=True)], {"y": "1", "x": "1.5"})
+    "x is '1.5', not a whole number"
+    """
+    from cowclip_merlin.workflows.raw.columns import Label, is_missing
+
+    optional = [each.name for each in columns if isinstance(each, Label) and each.optional]
+    if optional and all(is_missing(row.get(name)) for name in optional):
+        return labels.no_label(optional)
+    found = filter(None, (each.damage(row.get(each.name)) for each in columns))
+    return next(found, NOT_READABLE)
+
+
+def checked_rows(
+    table: pa.Table, columns: Sequence[Column], file: FilePath, start: int
+) -> ParsedRows:
+    """Return the good rows of a table whose first row is row `start` of the file."""
+    import pyarrow as pa
+
+    names = [each.name for each in columns]
+    found, good = checked(table.select(names), columns, file)
+    places = np.flatnonzero(~good)
+    bad = [
+        BadLine(str(file), start + place + 1, damage_of(columns, row), b"")
+        for place, row in zip(places.tolist(), table.select(names).take(places).to_pylist())
+    ]
+    return ParsedRows(
+        found.filter(pa.array(good)), np.flatnonzero(good).astype(np.uint64), len(good), bad
+    )
 
 
 SHOWN_BAD_LINES = 20

@@ -13,10 +13,15 @@ import numpy.typing as npt
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.columns import NOT_READABLE, checked, damage_of
 from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.parsed_rows import (
+    NOT_READABLE,
+    BadLine,
+    ParsedRows,
+    checked,
+    damage_of,
+)
 from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
 
 if TYPE_CHECKING:

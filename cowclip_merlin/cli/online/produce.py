@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.producing.producer import EventTimes, Pace
+from cowclip_merlin.online.producing.producer import (
+    EventTimes,
+    Pace,
+    Produced,
+    Producer,
+    Targets,
+    check_logs,
+)
 from cowclip_merlin.settings import add_options, settings_from
-from cowclip_merlin.synthetic.drifting_stream import StreamSize
+from cowclip_merlin.synthetic.drifting_stream import (
+    DriftingStream,
+    StreamSize,
+    write_stream_features,
+)
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.events.raw_events import RawLog
-    from cowclip_merlin.online.producing.producer import Produced, Producer, Targets
-    from cowclip_merlin.synthetic.drifting_stream import DriftingStream
     from cowclip_merlin.system.signals import GracefulStop
 
 HELP = "play a log, or a generated stream, as messages of events"
@@ -105,8 +114,7 @@ def _check(args: argparse.Namespace) -> None:
             f"--max-bad-fraction {args.max_bad_fraction}: a generated stream has no damaged rows; "
             "drop it, or give a file"
         )
-    if (bool(args.impressions), bool(args.actions)) != (not args.to, not args.to):
-        raise InputError("give `to`, or both `impressions` and `actions`")
+    check_logs(args.to, args.impressions, args.actions)
     if args.delay is not None and not args.actions:
         raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
     if args.times is None and args.generate:
@@ -121,7 +129,6 @@ def _producer(
     stop: GracefulStop,
     bar: tqdm,
 ) -> Producer:
-    from cowclip_merlin.online.producing.producer import Producer
 
     def trouble(reason: str) -> None:
         with bar.external_write_mode(sys.stderr):
@@ -140,7 +147,6 @@ def _producer(
 
 def _targets(args: argparse.Namespace) -> Targets:
     from cowclip_merlin.online.logs.open_log import open_to_append
-    from cowclip_merlin.online.producing.producer import Targets
 
     given = {"examples": args.to, "impressions": args.impressions, "actions": args.actions}
     return Targets(**{name: open_to_append(url) for name, url in given.items() if url})
@@ -149,7 +155,6 @@ def _targets(args: argparse.Namespace) -> Targets:
 def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, int]:
     """Return the stream, its features and its number of events."""
     from cowclip_merlin.online.events.features_file import load_features
-    from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
 
     size = settings_from(args, StreamSize)
     stream = DriftingStream(events=size.rows, days=size.days, seed=size.seed)

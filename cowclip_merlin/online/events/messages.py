@@ -158,6 +158,9 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from cowclip_merlin.workflows.raw.columns import Label
+    from cowclip_merlin.workflows.raw.parsed_rows import damage_of
+
     if not features.more_labels:
         given = [row.get(features.label) for row in rows]
         if {*map(type, given)} != {int} or not {*given} <= {0, 1}:
@@ -169,8 +172,8 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
     good = labels.rows_with_labels(targets, pa.table(texts), parsed)
 
     def reason(i: int) -> str:
-        given = {name: text[i].as_py() for name, text in texts.items()}
-        return labels.damage_of_labels(targets, given) or f"labels {given!s:.90} are no numbers"
+        row = {name: text[i].as_py() for name, text in texts.items()}
+        return damage_of([Label(*target, optional=True) for target in targets], row)
 
     damage.add(~np.asarray(good), reason)
     return {name: pc.if_else(good, column, None) for name, column in parsed.items()}

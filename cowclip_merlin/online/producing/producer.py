@@ -163,6 +163,17 @@ _TICK = 0.01  # seconds between two looks at what is due
 _LONGEST_WAIT = 0.2  # seconds after which a stop is seen at the latest
 
 
+def check_logs(examples: object, impressions: object, actions: object) -> None:
+    """Refuse other logs than one of examples, or one of impressions and one of clicks.
+
+    Raises:
+        InputError: a log is missing, or one too many; None is no log.
+    """
+    pair = impressions is not None, actions is not None
+    if pair != ((False, False) if examples is not None else (True, True)):
+        raise InputError("give `to`, or both `impressions` and `actions`")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """Where events go: whole examples to one log, or impressions and clicks to two.
@@ -183,9 +194,7 @@ class Targets:
         Raises:
             InputError: a log is missing or one too many, or clicks have no key to refer to.
         """
-        pair = (self.impressions is not None, self.actions is not None)
-        if pair != ((False, False) if self.examples else (True, True)):
-            raise InputError("give `to`, or both `impressions` and `actions`")
+        check_logs(self.examples, self.impressions, self.actions)
         if self.actions:
             remedy = "write whole examples, by `to`"
             refuse_several("a log of clicks", features.targets, remedy)

@@ -19,7 +19,7 @@ from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChange
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.optimizer.row_optimizers import Moments
-from cowclip_merlin.scaling import ADAM_RULES
+from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.starting.warm_start import scoring_weights
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
-    from cowclip_merlin.scaling import Hyperparameters
     from cowclip_merlin.tables import GrowingTable
     from cowclip_merlin.training.run_settings import RunSettings
 

@@ -15,7 +15,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.new_columns import grown_table, lacking_in
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
+from cowclip_merlin.online.sync.sync_message import (
+    DENSE,
+    GONE,
+    ROWS,
+    SYNCED,
+    SyncMessage,
+    changes_of,
+)
 from cowclip_merlin.tables.id_map import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import part_of
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
-    from cowclip_merlin.online.sync.sync_message import SyncMessage
 
 
 READERS = 16

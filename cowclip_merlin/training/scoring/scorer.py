@@ -14,7 +14,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.addresses import FilePath, is_address, path_of, uploaded_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, StreamedData
-from cowclip_merlin.loading.column_arrays import vector_places
+from cowclip_merlin.loading.column_arrays import ColumnIds, vector_places
 from cowclip_merlin.loading.device_data import as_float_arrays, to_device
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training.run import set_up_tensorflow
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import nvtabular as nvt
     import pandas
     import pyarrow as pa
-
-    from cowclip_merlin.loading.column_arrays import ColumnIds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
-from cowclip_merlin.training.stopping.early_stopping import lowered, plateau_falls
+from cowclip_merlin.training.stopping.early_stopping import Rows, lowered, plateau_falls
 from cowclip_merlin.types import JsonObject, LearningRateSchedule, Tensor, Variable
 from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_settings import RunSettings
-    from cowclip_merlin.training.stopping.early_stopping import Rows
     from cowclip_merlin.workers import Workers
 
 

@@ -132,33 +132,6 @@ def _are_labels(numbers: ArrowColumn, regression: bool) -> ArrowColumn:
     return pc.fill_null(pc.and_(good, pc.is_valid(numbers)), False)
 
 
-def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> str | None:
-    """Describe what is wrong with the labels of a row; None if they are valid.
-
-    Args:
-        targets: several targets.
-        given: label -> its value; None is missing.
-
-    >>> targets = [Target("y"), Target("t", True)]
-    >>> damage_of_labels(targets, {"y": "1", "t": "nan"})
-    "t is 'nan', no label of a regression; give a finite number, or leave it empty"
-    >>> damage_of_labels(targets, {"y": None, "t": None})
-    'no label: y, t are missing'
-    >>> damage_of_labels(targets, {"y": "maybe", "t": True}).partition(",")[0]  # true counts as 1
-    "y is 'maybe'"
-    """
-    for name, regression in targets:
-        value = given[name]
-        if value is None:
-            continue
-        if regression and not _is_number(value):
-            return regression_damage(name, value)
-        if not regression and label_of(value) is None:
-            return damage_of(name, value)
-    names = [name for name, _ in targets]
-    return no_label(names) if all(given[name] is None for name in names) else None
-
-
 def regression_damage(name: str, value: object) -> str:
     """Describe a value that is no label of a regression."""
     return (
@@ -170,13 +143,6 @@ def regression_damage(name: str, value: object) -> str:
 def no_label(names: Sequence[str]) -> str:
     """Describe a row without any label."""
     return f"no label: {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
-
-
-def _is_number(value: object) -> bool:
-    try:
-        return abs(float(value)) <= LARGEST  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
 
 
 @dataclass

@@ -17,7 +17,7 @@ from cowclip_merlin.online.training.shards.changes_of_all import ChangesOfAll
 from cowclip_merlin.online.training.shards.shard_form import ShardForm, ShardRows
 from cowclip_merlin.online.training.shards.turns import Conductor
 from cowclip_merlin.online.training.trainer import OnlineTrainer, scaled
-from cowclip_merlin.tables.growing_shard import Pairs
+from cowclip_merlin.tables.growing_shard import GrowingShard, Pairs
 from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import gather_rows, sum_over
@@ -26,7 +26,6 @@ from cowclip_merlin.workers.shards import ask
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
-    from cowclip_merlin.tables.growing_shard import GrowingShard
 
 
 class ShardTrainer(OnlineTrainer):
