@@ -14,12 +14,14 @@ up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from cowclip_merlin.checks import check_not_negative
+from cowclip_merlin.errors import InputError
 
 MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2", "din")
 """Architectures; `cowclip_merlin.models.<name>` holds the builder `<name>`."""
@@ -99,42 +101,11 @@ VALIDATION_SPLITS = ("random", "last", "given")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipSettings:
-    """Hyper-parameters of the clips. Each clip uses some of them; see `Clip.settings`.
-
-    Attributes:
-        r: threshold relative to the norm of the weights.
-        zeta: lower bound of the row norm, per coordinate.
-        bound: constant threshold of the non-adaptive clips.
-        lambda_rel: bound on the change of a coordinate, relative to the coordinate.
-        lambda_abs: constant added to that bound.
-
-    Raises:
-        InputError: if a value is negative or not finite.
-    """
-
-    r: float = 1.0
-    zeta: float = 1e-5
-    bound: float = 25.0
-    lambda_rel: float = 0.5
-    lambda_abs: float = 1e-2
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        check_not_negative(vars(self))
-
-    @classmethod
-    def from_attributes(cls, source: object) -> ClipSettings:
-        """Copy the settings from the attributes of an object."""
-        return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
-
-
-@dataclass(frozen=True, kw_only=True)
 class Clip:
     """Properties of a clip.
 
     Attributes:
-        settings: fields of `ClipSettings` that it uses.
+        settings: thresholds of `RowSettings` that it uses.
         acts_on: "gradient": scales gradients before the optimizer's step; "update": scales the
             weight changes of the step.
         all_tables: whether the function takes all tables at once, for a norm over all of them.
@@ -150,16 +121,6 @@ class Clip:
     all_tables: bool = False
     spares_absent_rows: bool = False
     kernel_id: int | None = None
-
-    def clips_absent_rows(self, l2: float, settings: ClipSettings) -> bool:
-        """Whether the clip may scale `2 * l2 * w`, the gradient of an absent row."""
-        if self.kernel_id is not None and l2 == 0:
-            return False
-        return not self.spares_absent_rows or self.cuts_l2_alone(l2, settings)
-
-    def cuts_l2_alone(self, l2: float, settings: ClipSettings) -> bool:
-        """Whether `r * ||w||`, the threshold of an absent row, is below `2 * l2 * ||w||`."""
-        return "r" in self.settings and 2 * l2 > settings.r
 
     @property
     def postponable(self) -> bool:
@@ -181,8 +142,99 @@ CLIPS: Mapping[str, Clip] = MappingProxyType(
 """Clips by name; `cowclip` is the adaptive column-wise clip of Table 6."""
 
 
+THRESHOLDS = tuple(dict.fromkeys(each for clip in CLIPS.values() for each in clip.settings))
+"""Fields of `RowSettings` that clips use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """Settings of L2, clip, and Adam or Adagrad. Each clip uses some; see `Clip.settings`.
+
+    Attributes:
+        l2: the penalty is `l2 * ||w||^2`.
+        clip: one of `CLIPS`; row kernels know those of `kernel_clips`.
+        r: threshold relative to the norm of the weights.
+        zeta: lower bound of the row norm, per coordinate.
+        bound: constant threshold of the non-adaptive clips.
+        lambda_rel: bound on the change of a coordinate, relative to the coordinate.
+        lambda_abs: constant added to that bound.
+        beta_1: decay of Adam's first moment.
+        beta_2: decay of Adam's second moment.
+        epsilon: added to the square root of the second moment, or of Adagrad's accumulator.
+        squares: factor of the squared gradients in the second moment; 1 in the CUDA kernels. For a
+            batch that is `s` times as large, squared gradients are about `s` times smaller; with
+            the factor `s`, the moments of both batches have one unit.
+        micro_batches: equal parts of a batch. The second moment takes the sum of their squared
+            gradients, instead of the square of their sum; 1 in the CUDA kernels.
+
+    Raises:
+        InputError: if L2 or a threshold is negative or not finite.
+    """
+
+    l2: float = 0.0
+    clip: str = "cowclip"
+    r: float = 1.0
+    zeta: float = 1e-5
+    bound: float = 25.0
+    lambda_rel: float = 0.5
+    lambda_abs: float = 1e-2
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+    squares: float = 1.0
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_not_negative({name: getattr(self, name) for name in (*THRESHOLDS, "l2")})
+
+    def floor(self, d: int) -> float:
+        """Return the lower bound of the norm of a row of length d: `sqrt(d) * zeta`."""
+        return math.sqrt(d) * self.zeta
+
+    @property
+    def of_clip(self) -> Clip:
+        """Properties of the clip."""
+        return CLIPS[self.clip]
+
+    @property
+    def kernel_id(self) -> int:
+        """Number of the clip in the row kernels.
+
+        Raises:
+            InputError: if the row kernels do not have the clip.
+        """
+        if not self.in_row_kernels:
+            raise lacks_clip(self.clip)
+        return CLIPS[self.clip].kernel_id
+
+    @property
+    def in_row_kernels(self) -> bool:
+        """Whether the row kernels have the clip."""
+        return self.clip in kernel_clips()
+
+    @property
+    def clips_absent_rows(self) -> bool:
+        """Whether the clip may scale `2 * l2 * w`, the gradient of an absent row."""
+        if self.of_clip.kernel_id is not None and self.l2 == 0:
+            return False
+        return not self.of_clip.spares_absent_rows or self.cuts_l2_alone
+
+    @property
+    def cuts_l2_alone(self) -> bool:
+        """Whether `r * ||w||`, the threshold of an absent row, is below `2 * l2 * ||w||`."""
+        return "r" in self.of_clip.settings and 2 * self.l2 > self.r
+
+
+def lacks_clip(clip: str) -> InputError:
+    """Return the error for a clip that the kernels do not have."""
+    return InputError(
+        f"the row kernels do not have the clip {clip!r}; choose one of {', '.join(kernel_clips())}"
+    )
+
+
 def clips_using(setting: str) -> tuple[str, ...]:
-    """List the clips that use a field of `ClipSettings`."""
+    """List the clips that use one of `THRESHOLDS`."""
     return tuple(name for name, clip in CLIPS.items() if setting in clip.settings)
 
 

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin import choices, compat
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.types import Tensor
 
 tf = compat.tensorflow()
@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, ClipFunction] = {}
 def clip_function(name: str) -> Callable[[ClipFunction], ClipFunction]:
     """Return a decorator that makes a function the one of this clip.
 
-    The function takes `ClipRows`, or `RowUpdates` if the clip acts on updates, and `ClipSettings`.
+    The function takes `ClipRows`, or `RowUpdates` if the clip acts on updates, and `RowSettings`.
     It returns the factor of each row, [n]. With `Clip.all_tables`, it takes and returns lists.
     """
 
@@ -93,7 +93,7 @@ def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
 
 
 @clip_function("cowclip")
-def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+def cowclip_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
     """Clip as Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
 
     An id that is absent from the batch counts as one occurrence, so that its L2 gradient does
@@ -107,20 +107,20 @@ def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
 
 
 @clip_function("column")
-def column_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+def column_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
     """Clip column-wise with a constant: each row's gradient norm is at most `bound`, [n]."""
     return shrink_factor(row_norms(rows.g), settings.bound)
 
 
 @clip_function("field")
-def field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+def field_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
     """Clip field-wise with a constant bound on the gradient norm of a whole field, [n]."""
     factor = shrink_factor(_field_norms(rows.g, rows), settings.bound)
     return tf.gather(factor, rows.field)
 
 
 @clip_function("adaptive_field")
-def adaptive_field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+def adaptive_field_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
     """Clip field-wise, adaptively: threshold `cnt_f * r * ||W_f||`, with the field's count, [n]."""
     cnt = tf.cast(rows.cnt, rows.w.dtype)
     cnt_f = tf.math.unsorted_segment_sum(cnt, rows.field, rows.num_fields)
@@ -134,7 +134,7 @@ def _field_norms(x: Tensor, rows: ClipRows) -> Tensor:
 
 
 @clip_function("global")
-def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
+def global_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[Tensor]:
     """Clip all tables by one factor: the norm of all gradients together is at most `bound`."""
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
     factor = shrink_factor(tf.sqrt(squares), settings.bound)
@@ -142,13 +142,13 @@ def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[T
 
 
 @clip_function("none")
-def unclipped_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+def unclipped_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
     """Return 1 for each row, [n]: no clip."""
     return tf.ones_like(rows.g[:, 0])
 
 
 @clip_function("clippy")
-def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
+def clippy_factor(rows: RowUpdates, settings: RowSettings) -> Tensor:
     """Clip by field: no coordinate changes by more than `lambda_rel * |w| + lambda_abs`.
 
     Clippy bounds the update of an optimizer, not its gradient (Tang et al., "Improving Training
@@ -166,7 +166,7 @@ def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
     ...     field=tf.constant([0, 1]),
     ...     num_fields=2,
     ... )
-    >>> clippy_factor(rows, ClipSettings(lambda_rel=0.5, lambda_abs=0.5)).numpy().tolist()
+    >>> clippy_factor(rows, RowSettings(lambda_rel=0.5, lambda_abs=0.5)).numpy().tolist()
     [0.25, 1.0]
     """
     limit = settings.lambda_rel * tf.abs(rows.w) + settings.lambda_abs
@@ -175,23 +175,22 @@ def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
     return tf.gather(per_field, rows.field)
 
 
-def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
+def gradient_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[Tensor]:
     """Compute the factors of a clip that acts on gradients.
 
     Args:
-        name: name of the clip.
         tables: rows of every clipped table.
-        settings: hyper-parameters of the clip.
+        settings: the clip and its thresholds.
 
     Returns:
         One tensor per table, with the factor of each row, [n].
     """
-    function = FUNCTIONS[name]
-    if choices.CLIPS[name].all_tables:
+    function = FUNCTIONS[settings.clip]
+    if settings.of_clip.all_tables:
         return function(tables, settings)
     return [function(rows, settings) for rows in tables]
 
 
-def update_factor(name: str, rows: RowUpdates, settings: ClipSettings) -> Tensor:
+def update_factor(rows: RowUpdates, settings: RowSettings) -> Tensor:
     """Compute the factor of each row with a clip that acts on updates, [n]."""
-    return FUNCTIONS[name](rows, settings)
+    return FUNCTIONS[settings.clip](rows, settings)

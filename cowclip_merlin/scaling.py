@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_whole, one_of
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 
@@ -47,9 +47,9 @@ class Hyperparameters(Settings):
     embedding_lr: float = option(1e-4, "learning rate of the embedding tables", at_least=0)
     dense_lr: float = option(1e-4, "learning rate of the other weights", at_least=0)
     l2: float = option(1e-5, "L2 regularization of the embedding tables", at_least=0)
-    r: float = option(ClipSettings.r, "clip threshold relative to a row's norm", at_least=0)
+    r: float = option(RowSettings.r, "clip threshold relative to a row's norm", at_least=0)
     zeta: float = option(
-        ClipSettings.zeta, "lower bound of a row's norm, per coordinate", at_least=0
+        RowSettings.zeta, "lower bound of a row's norm, per coordinate", at_least=0
     )
     init_std: float = option(1e-2, "standard deviation of the tables' initial values", at_least=0)
     warmup_epochs: float | None = option(
@@ -65,23 +65,28 @@ class Hyperparameters(Settings):
         choices=lambda: choices.CLIPS,
     )
     bound: float = option(
-        ClipSettings.bound, "threshold of the clips global, field and column", at_least=0
+        RowSettings.bound, "threshold of the clips global, field and column", at_least=0
     )
     lambda_rel: float = option(
-        ClipSettings.lambda_rel,
+        RowSettings.lambda_rel,
         "clippy: largest change of a weight, relative to the weight",
         at_least=0,
     )
     lambda_abs: float = option(
-        ClipSettings.lambda_abs, "clippy: constant that is added to this limit", at_least=0
+        RowSettings.lambda_abs, "clippy: constant that is added to this limit", at_least=0
     )
     beta_1: float = option(
-        0.9, "decay of Adam's first moments per step", at_least=0, at_most=_MOST_BETA
+        RowSettings.beta_1, "decay of Adam's first moments per step", at_least=0, at_most=_MOST_BETA
     )
     beta_2: float = option(
-        0.999, "decay of Adam's second moments per step", at_least=0, at_most=_MOST_BETA
+        RowSettings.beta_2,
+        "decay of Adam's second moments per step",
+        at_least=0,
+        at_most=_MOST_BETA,
     )
-    epsilon: float = option(1e-7, "constant in the denominator of Adam and Adagrad", above=0)
+    epsilon: float = option(
+        RowSettings.epsilon, "constant in the denominator of Adam and Adagrad", above=0
+    )
     optimizer: str = option("adam", "{choices}", choices=lambda: choices.OPTIMIZERS)
     initial_accumulator: float = option(1e-7, "initial value of Adagrad's accumulators", at_least=0)
     micro_batches: int = option(
@@ -91,9 +96,10 @@ class Hyperparameters(Settings):
     )
 
     @property
-    def clip_settings(self) -> ClipSettings:
-        """The hyper-parameters of the clip."""
-        return ClipSettings.from_attributes(self)
+    def of_rows(self) -> dict[str, float]:
+        """L2, the thresholds of clips and micro-batches, by the names of `RowSettings`."""
+        names = (*choices.THRESHOLDS, "l2", "micro_batches")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def optimizer_words(self) -> str:

@@ -7,7 +7,6 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat, kernels
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.kernels import RowSettings
 
 tf = compat.tensorflow()
@@ -23,9 +22,7 @@ def test_single_calls(module):
         )
         cnt = np.bincount(ids, minlength=len(w))
         # Their bound is multiplied by r twice: r * max(||w||, r * sqrt(d) * zeta).
-        settings = RowSettings(
-            l2=0.0, clip_settings=ClipSettings(r=float(r), zeta=float(r) ** 2 * ZETA)
-        )
+        settings = RowSettings(l2=0.0, r=float(r), zeta=float(r) ** 2 * ZETA)
         got, _ = kernels.load(module).clip_rows(g, w, cnt, settings)
         np.testing.assert_allclose(got, clipped, rtol=2e-6, atol=1e-9)
 
@@ -63,7 +60,7 @@ def test_where_our_default_differs():
             VECTORS[f"call{place}_{name}"] for name in ("w", "g", "ids", "r", "clipped")
         )
         cnt = np.bincount(ids, minlength=len(w))
-        settings = RowSettings(clip_settings=ClipSettings(r=float(r), zeta=ZETA))
+        settings = RowSettings(r=float(r), zeta=ZETA)
         got, _ = kernels.load("reference").clip_rows(g, w, cnt, settings)
         if r == 1:
             np.testing.assert_allclose(got, clipped, rtol=2e-6, atol=1e-9)
@@ -102,7 +99,7 @@ def their_step(table, optimizer, ids, label, n):
     g = tf.convert_to_tensor(gradient(table, ids, label, n)) + 2 * l2 * w / n
     field = tf.zeros([rows], tf.int32)
     all_rows = clip.ClipRows(g=g, w=w, cnt=cnt, field=field, num_fields=1)
-    factor = clip.cowclip_factor(all_rows, choices.ClipSettings(r=r, zeta=zeta))
+    factor = clip.cowclip_factor(all_rows, choices.RowSettings(r=r, zeta=zeta))
     optimizer.apply_gradients([(g * factor[:, None], table)])
 
 

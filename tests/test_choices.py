@@ -4,14 +4,13 @@ import csv
 import inspect
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin import choices, clip, compat, kernels
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment
@@ -180,11 +179,11 @@ def test_builders_are_names_of_the_package():
         cc.models.MODELS["base"]
 
 
-def test_the_defaults_of_clip_settings_are_the_only_ones():
-    defaults = asdict(ClipSettings())
+def test_the_defaults_of_thresholds_are_the_only_ones():
     signature = inspect.signature(cc.CowClip).parameters
-    assert {name: signature[name].default for name in defaults} == defaults
-    assert cc.Hyperparameters().clip_settings == RowSettings().clip_settings == ClipSettings()
+    for name in choices.THRESHOLDS:
+        default = getattr(RowSettings(), name)
+        assert signature[name].default == getattr(cc.Hyperparameters(), name) == default
 
 
 @pytest.mark.quick

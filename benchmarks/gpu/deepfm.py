@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from cowclip_merlin.kernels.interface import RowSettings
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.types import Array, Floats
 from gpu.operations import BFLOAT16, FLOAT, INT32, Gpu, Node, Source, blocks_for
@@ -140,8 +140,8 @@ class DeepFM:
         gpu, values, owner = self.gpu, self.values, self.gpu.new_owner()
         self.settings = [
             RowSettings(
-                l2=values.l2, clip=clip, clip_settings=values.clip_settings, beta_1=values.beta_1,
-                beta_2=values.beta_2, epsilon=values.epsilon,
+                clip=clip, beta_1=values.beta_1, beta_2=values.beta_2, epsilon=values.epsilon,
+                **values.of_rows,
             )
             for clip in ("cowclip", "none")
         ]  # fmt: skip

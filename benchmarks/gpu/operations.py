@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE
-from cowclip_merlin.kernels.interface import RowSettings
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.types import Array
 

@@ -51,7 +51,7 @@ class Reference:
             if settings.clip == "cowclip":
                 norm, of_w = np.linalg.norm(g, axis=1), np.linalg.norm(table["w"], axis=1)
                 least = settings.floor(g.shape[1])
-                most = np.maximum(count, 1) * np.maximum(settings.clip_settings.r * of_w, least)
+                most = np.maximum(count, 1) * np.maximum(settings.r * of_w, least)
                 g *= np.minimum(1, most / np.maximum(norm, 1e-300))[:, None]
             step = self._adagrad if "sums" in table else self._adam
             step(table, g, self._values.embedding_lr)

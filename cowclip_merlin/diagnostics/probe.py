@@ -207,7 +207,7 @@ def _factors(
         return [f * np.nan if i in clipped else f for i, f in enumerate(factors)]
     layouts = [cowclip.tables.layout_of(table) for table in tables]
     rows = [rows_to_clip(unique[i], tables[i], config, layouts[i]) for i in chosen]
-    found = clips.gradient_factors(config.clip, rows, config.clip_settings)
+    found = clips.gradient_factors(rows, config)
     for i, factor in zip(chosen, found):
         whole = clips_whole_table(config)
         factors[i] = tf.gather(factor, unique[i].ids) if whole else factor

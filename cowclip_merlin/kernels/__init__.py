@@ -31,14 +31,10 @@ import numpy as np  # noqa: F401  (for the example above)
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
-from cowclip_merlin.kernels.interface import (
-    Groups,
-    NonFiniteGradient,
-    RowSettings,
-    UniqueRows,
-)
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 
 __all__ = [
     "IMPLEMENTATIONS",

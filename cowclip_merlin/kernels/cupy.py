@@ -13,16 +13,11 @@ import cupy
 import numpy as np
 
 from cowclip_merlin import choices
+from cowclip_merlin.choices import RowSettings, lacks_clip
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, SEGMENT, options, tile_of
-from cowclip_merlin.kernels.interface import (
-    Groups,
-    NonFiniteGradient,
-    RowSettings,
-    UniqueRows,
-    lacks_clip,
-)
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 from cowclip_merlin.types import Array
 
 _BLOCK = 256
@@ -128,10 +123,9 @@ def unique_rows(ids: Array, values: Array) -> UniqueRows:
 
 
 def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[np.number, ...]:
-    clip = settings.clip_settings
     return (
-        np.float32(2 * settings.l2), np.int32(kind), np.float64(clip.r),
-        np.float64(settings.floor(d)), np.float64(clip.bound),
+        np.float32(2 * settings.l2), np.int32(kind), np.float64(settings.r),
+        np.float64(settings.floor(d)), np.float64(settings.bound),
     )  # fmt: skip
 
 
@@ -166,12 +160,11 @@ def _field_factors(
     if field is None or settings.clip == "global":
         field, num_fields = cupy.zeros(len(g), np.int64), 1
     norms = cupy.sqrt(_by_field(_squares(g), field, num_fields))
-    clip = settings.clip_settings
-    threshold = cupy.full(num_fields, clip.bound, np.float64)
+    threshold = cupy.full(num_fields, settings.bound, np.float64)
     if settings.clip == "adaptive_field":
         cnt_f = cupy.maximum(_by_field(cnt, field, num_fields), 1)
         sizes = cupy.sqrt(_by_field(_squares(w), field, num_fields))
-        threshold = cnt_f * clip.r * sizes
+        threshold = cnt_f * settings.r * sizes
     elif settings.clip not in ("global", "field"):
         raise lacks_clip(settings.clip)
     safe = cupy.where(norms > 0, norms, 1.0)

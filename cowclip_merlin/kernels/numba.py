@@ -11,13 +11,8 @@ import numpy as np
 from numba import get_num_threads
 
 from cowclip_merlin import choices
-from cowclip_merlin.kernels.interface import (
-    Groups,
-    NonFiniteGradient,
-    RowSettings,
-    UniqueRows,
-    lacks_clip,
-)
+from cowclip_merlin.choices import RowSettings, lacks_clip
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 from cowclip_merlin.kernels.loops import group as group_loops
 from cowclip_merlin.kernels.loops import replay as replay_loops
 from cowclip_merlin.kernels.loops import rows as adagrad_loops
@@ -83,8 +78,7 @@ def clip_rows(
 
 
 def _constants(settings: RowSettings, d: int, kind: int) -> tuple[object, ...]:
-    clip = settings.clip_settings
-    return np.float32(2 * settings.l2), kind, clip.r, settings.floor(d), clip.bound
+    return np.float32(2 * settings.l2), kind, settings.r, settings.floor(d), settings.bound
 
 
 def _field_factors(
@@ -93,12 +87,13 @@ def _field_factors(
     """Compute the factors of clips that need norms of whole fields; g already includes L2."""
     if field is None or settings.clip == "global":
         field, num_fields = np.zeros(len(g), np.int64), 1
-    clip = settings.clip_settings
     norms = np.sqrt(_field_squares(g, field, num_fields))
-    threshold = np.full(num_fields, clip.bound)
+    threshold = np.full(num_fields, settings.bound)
     if settings.clip == "adaptive_field":
         cnt_f = np.bincount(field, cnt, num_fields)
-        threshold = np.maximum(cnt_f, 1) * clip.r * np.sqrt(_field_squares(w, field, num_fields))
+        threshold = (
+            np.maximum(cnt_f, 1) * settings.r * np.sqrt(_field_squares(w, field, num_fields))
+        )
     elif settings.clip not in ("global", "field"):
         raise lacks_clip(settings.clip)
     safe = np.where(norms > 0, norms, 1.0)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cowclip_merlin.kernels.interface import (
-    Groups,
-    NonFiniteGradient,
-    RowSettings,
-    UniqueRows,
-    lacks_clip,
-)
+from cowclip_merlin.choices import RowSettings, lacks_clip
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 from cowclip_merlin.types import Array
 
 
@@ -89,7 +84,6 @@ def clip_rows(
     g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
     g = g + 2 * settings.l2 * w
     field = np.zeros(len(g), int) if field is None else field
-    clip = settings.clip_settings
     factor = np.ones(len(g))
     for i in range(len(g)):
         mine = field == field[i]
@@ -97,17 +91,17 @@ def clip_rows(
         if settings.clip == "none":
             continue
         if settings.clip == "cowclip":
-            floor = max(clip.r * np.linalg.norm(w[i]), settings.floor(w.shape[1]))
+            floor = max(settings.r * np.linalg.norm(w[i]), settings.floor(w.shape[1]))
             threshold = max(cnt[i], 1) * floor
         elif settings.clip == "column":
-            threshold = clip.bound
+            threshold = settings.bound
         elif settings.clip == "global":
-            norm, threshold = np.linalg.norm(g), clip.bound
+            norm, threshold = np.linalg.norm(g), settings.bound
         elif settings.clip == "field":
-            norm, threshold = np.linalg.norm(g[mine]), clip.bound
+            norm, threshold = np.linalg.norm(g[mine]), settings.bound
         elif settings.clip == "adaptive_field":
             norm = np.linalg.norm(g[mine])
-            threshold = max(cnt[mine].sum(), 1) * clip.r * np.linalg.norm(w[mine])
+            threshold = max(cnt[mine].sum(), 1) * settings.r * np.linalg.norm(w[mine])
         else:
             raise lacks_clip(settings.clip)
         if norm > 0:

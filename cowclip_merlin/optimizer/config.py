@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import NamedTuple
 
 from cowclip_merlin import choices, compat, workers
-from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.checks import check_at_least_one, one_of
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.row_optimizers import LazyAdam, RowWiseAdagrad, VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
@@ -24,29 +24,16 @@ _log = logging.getLogger("cowclip_merlin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Settings of a `CowClip`'s steps; `resolve` makes them from the arguments of the same name.
+class Config(RowSettings):
+    """All settings of a `CowClip`'s steps; `resolve` makes them from its arguments.
 
     Attributes:
-        clip_settings: thresholds of the clip.
-        l2: the penalty is `l2 * ||w||^2`.
         update: "dense", "exact" or "lazy".
-        clip: one of `choices.CLIPS`.
         backend: "tensorflow", "numba" or "cupy"; before `resolve` also "auto".
-        micro_batches: equal parts of a batch whose squared gradients the second moments take.
     """
 
-    clip_settings: ClipSettings
-    l2: float
     update: str
-    clip: str
     backend: str = "auto"
-    micro_batches: int = 1
-
-    @property
-    def of_clip(self) -> choices.Clip:
-        """Properties of the clip."""
-        return choices.CLIPS[self.clip]
 
     @property
     def by_keras(self) -> bool:
@@ -55,12 +42,12 @@ class Config:
 
     def as_dict(self) -> JsonObject:
         """Return plain values by the names of the arguments of `CowClip`."""
-        flat = asdict(self)
-        return flat.pop("clip_settings") | flat
+        others = ("l2", "update", "clip", "backend", "micro_batches")
+        return {name: getattr(self, name) for name in (*choices.THRESHOLDS, *others)}
 
 
 def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
-    """Check the settings and resolve update and backend.
+    """Check the settings, resolve update and backend, and add the numbers of Adam or Adagrad.
 
     "exact" becomes "lazy" if absent rows do not change: without L2, an absent row has no gradient,
     and Adagrad and plain SGD do not change it.
@@ -73,7 +60,6 @@ def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
         InputError: if a value is out of range or unknown, or the optimizer or the machine does
             not support it.
     """
-    check_not_negative({"l2": config.l2})
     one_of("update", config.update, choices.UPDATES)
     one_of("clip", config.clip, choices.CLIPS)
     one_of("backend", config.backend, choices.BACKENDS)
@@ -82,7 +68,14 @@ def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
         config = replace(config, update="lazy")
     if config.backend == "auto":
         config = replace(config, backend=_choose_backend(config, optimizer))
-    return check(config, optimizer)
+    check(config, optimizer)
+    # Now: in the graph of a first step, an optimizer's numbers are tensors without a value.
+    if is_plain_adagrad(optimizer):
+        return replace(config, epsilon=optimizer.epsilon)
+    if not is_plain_adam(optimizer):
+        return config
+    betas = {name: optimizer.get_config()[name] for name in ("beta_1", "beta_2")}
+    return replace(config, epsilon=optimizer.epsilon, **betas)
 
 
 def _choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
@@ -95,15 +88,10 @@ def _choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
     return _gpu_backend() if on_gpu else fast
 
 
-def check(config: Config, optimizer: KerasOptimizer) -> Config:
-    """Return the settings.
-
-    Raises:
-        InputError: if some do not work together.
-    """
+def check(config: Config, optimizer: KerasOptimizer) -> None:
+    """Refuse settings that do not work together."""
     if reason := why_not(config, optimizer):
         raise InputError(reason)
-    return config
 
 
 class Rule(NamedTuple):
@@ -134,7 +122,7 @@ RULES = (
     Rule(("exact",), _BACKENDS, lambda c, o: not c.of_clip.postponable,
          'update="exact" works with the clips {exact_clips}: {clip!r} clips absent rows by the '
          'norms of other rows; use update="dense"'),
-    Rule(("exact",), _BACKENDS, lambda c, o: c.of_clip.kernel_id is None and clips_absent_rows(c),
+    Rule(("exact",), _BACKENDS, lambda c, o: c.of_clip.kernel_id is None and c.clips_absent_rows,
          'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {l2}, r is {r}: '
          'use update="dense"'),
     Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o) and not _leaves_absent_rows(o),
@@ -165,11 +153,10 @@ RULES = (
     Rule(_ANY, _CUPY, lambda c, o: c.micro_batches > 1,
          'backend="cupy" squares whole batches, and does not know micro_batches' + _PLAIN),
     Rule(("dense", "exact"), _CUPY,
-         lambda c, o: is_plain_adam(o) and clips_absent_rows(c)
-         and c.of_clip.cuts_l2_alone(c.l2, c.clip_settings),
+         lambda c, o: is_plain_adam(o) and c.clips_absent_rows and c.cuts_l2_alone,
          'backend="cupy" needs 2 * l2 <= r with update={update!r}, or L2 alone would be clipped; '
          "l2 is {l2}, r is {r}" + _PLAIN),
-    Rule(("dense", "exact"), _CUPY, lambda c, o: is_plain_adam(o) and clips_absent_rows(c),
+    Rule(("dense", "exact"), _CUPY, lambda c, o: is_plain_adam(o) and c.clips_absent_rows,
          'backend="cupy" does not work with the clip {clip!r} and update={update!r}' + _PLAIN),
 )  # fmt: skip
 """What does not work together; the first rule that refuses has the words."""
@@ -192,7 +179,7 @@ GROWING_RULES = (
 def why_not(config: Config, optimizer: KerasOptimizer, rules: Sequence[Rule] = RULES) -> str | None:
     """Return why the settings do not work together, with the remedy; None if they do.
 
-    >>> settings = Config(clip_settings=ClipSettings(), l2=0, update="exact", clip="none")
+    >>> settings = Config(l2=0, update="exact", clip="none")
     >>> why_not(settings, tf.keras.optimizers.legacy.Adam())
     >>> why_not(settings, tf.keras.optimizers.legacy.Nadam()).partition("; ")[2]
     'use update="dense"'
@@ -208,11 +195,6 @@ def why_not(config: Config, optimizer: KerasOptimizer, rules: Sequence[Rule] = R
         | {"exact_clips": ", ".join(choices.exact_clips())}
         | {"kernel_clips": ", ".join(choices.kernel_clips())}
     )
-
-
-def clips_absent_rows(config: Config) -> bool:
-    """Whether the clip may scale the L2 gradient of absent rows."""
-    return config.of_clip.clips_absent_rows(config.l2, config.clip_settings)
 
 
 def _gpu_backend() -> str:

@@ -6,20 +6,19 @@ import logging
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat, kernels, workers
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config, check, is_plain_adagrad, resolve, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange import add_replicated_weight, exchange_gradients
-from cowclip_merlin.optimizer.inner_optimizers import optimizers_of
+from cowclip_merlin.optimizer.inner_optimizers import optimizers_of, warmup_steps
 from cowclip_merlin.optimizer.keras_update import KerasEngine
-from cowclip_merlin.optimizer.row_optimizers import Moments, moments_of
+from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.optimizer.row_updates.cpu_engine import AdagradEngine, CpuEngine
 from cowclip_merlin.optimizer.row_updates.engine import Engine
@@ -117,14 +116,14 @@ class CowClip(WrappingOptimizer):
         embedding_optimizer: KerasOptimizer | str | JsonObject = "adam",
         dense_optimizer: KerasOptimizer | str | JsonObject = "adam",
         *,
-        r: float = ClipSettings.r,
-        zeta: float = ClipSettings.zeta,
+        r: float = RowSettings.r,
+        zeta: float = RowSettings.zeta,
         l2: float = 1e-5,
         update: str = "dense",
         clip: str = "cowclip",
-        bound: float = ClipSettings.bound,
-        lambda_rel: float = ClipSettings.lambda_rel,
-        lambda_abs: float = ClipSettings.lambda_abs,
+        bound: float = RowSettings.bound,
+        lambda_rel: float = RowSettings.lambda_rel,
+        lambda_abs: float = RowSettings.lambda_abs,
         skip: Sequence[Pattern] | None = None,
         embeddings: Sequence[Pattern] | None = None,
         fields: Mapping[str, int | Mapping[str, int]] | None = None,
@@ -133,12 +132,9 @@ class CowClip(WrappingOptimizer):
         link_rates: bool = True,
         name: str = "CowClip",
     ) -> None:
-        thresholds = ClipSettings(
-            r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
-        )
         asked = Config(
-            clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend,
-            micro_batches=micro_batches,
+            l2=l2, update=update, clip=clip, r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel,
+            lambda_abs=lambda_abs, backend=backend, micro_batches=micro_batches,
         )  # fmt: skip
         both = embedding_optimizer, dense_optimizer
         super().__init__(name, *both, asked=asked, link_rates=link_rates)
@@ -173,10 +169,13 @@ class CowClip(WrappingOptimizer):
         >>> opt.config.l2, [round(float(opt.learning_rate(step)), 5) for step in (0, 50, 100)]
         (8e-05, [0.0, 0.00113, 0.00226])
         """
-        pair = optimizers_of(values, steps_per_epoch)
-        usual = {"l2": values.l2, "micro_batches": values.micro_batches}
-        usual["clip"] = clip or values.clip or "none"
-        return cls(*pair, **usual, **asdict(values.clip_settings), **arguments)
+        if values.warmup_epochs and steps_per_epoch is None:
+            raise InputError(
+                f"warmup_epochs is {values.warmup_epochs:g}, but steps_per_epoch is missing; give "
+                "it, or hyper-parameters with warmup_epochs=0"
+            )
+        pair = optimizers_of(values, warmup_steps(values, steps_per_epoch or 0))
+        return cls(*pair, clip=clip or values.clip or "none", **values.of_rows, **arguments)
 
     def _engine_of(self, config: Config) -> Engine:
         """Return what makes the steps with these settings."""
@@ -184,17 +183,7 @@ class CowClip(WrappingOptimizer):
         parts = {"config": config, "tables": self.tables, "optimizer": adam}
         if config.by_keras:
             return KerasEngine(**parts)
-        # Read the moments now: in the graph of a first step they are tensors without a value.
-        adagrad = is_plain_adagrad(adam)
         parts["add_weight"] = self.add_weight
-        parts["settings"] = RowSettings(
-            l2=config.l2,
-            clip=config.clip,
-            clip_settings=config.clip_settings,
-            micro_batches=config.micro_batches,
-            epsilon=adam.epsilon,
-            **({} if adagrad else asdict(moments_of(adam))),
-        )
         if backend == "tensorflow":
             return TensorFlowEngine(**parts)
         if backend == "cupy":
@@ -202,48 +191,40 @@ class CowClip(WrappingOptimizer):
             operations, load_kernels = gpu_ops.operations(), gpu_ops.load_kernels
             owner = operations.new_owner()
             return GpuEngine(operations=operations, load_kernels=load_kernels, owner=owner, **parts)
-        return (AdagradEngine if adagrad else CpuEngine)(kernels=kernels.load(backend), **parts)
+        kind = AdagradEngine if is_plain_adagrad(adam) else CpuEngine
+        return kind(kernels=kernels.load(backend), **parts)
 
     @contextmanager
-    def tracing_with(
-        self,
-        *,
-        l2: float,
-        clip_settings: ClipSettings,
-        moments: Moments | None = None,
-        micro_batches: int | None = None,
-    ) -> Iterator[None]:
-        """Give the steps that are traced within the block another L2 and other thresholds.
+    def tracing_with(self, **changes: float) -> Iterator[None]:
+        """Give the steps that are traced within the block other numbers, such as another L2.
 
         All steps share their state, so a training can change its batch size: trace one function
         for each size, and set the learning rates before a step. Not with `update="exact"`, whose
         postponed steps know one L2 only.
 
         Args:
-            l2: the penalty is `l2 * ||w||^2`.
-            clip_settings: thresholds of the clip.
-            moments: betas of both inner optimizers, which must be `VaryingAdam`; None: as before.
-            micro_batches: parts of a batch; None: as before.
+            **changes: numbers of `RowSettings`. Other betas and `squares` are those of both inner
+                optimizers, which must be `VaryingAdam`.
 
         Raises:
             InputError: if `update` is "exact".
         """
         if self.config.update == "exact":
             raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
-        before, inner = (self.config, self._engine), self._by_role().values()
-        moments_before = None if moments is None else self.embedding_optimizer.moments
-        for each in inner if moments else ():
-            each.moments = moments
-        parts = micro_batches or self.config.micro_batches
-        values = {"l2": l2, "clip_settings": clip_settings, "micro_batches": parts}
-        self.config = replace(self.config, **values)
-        self._engine = self._engine_of(check(self.config, self.embedding_optimizer))
+        inner = [x for x in self._by_role().values() if isinstance(x, VaryingAdam)]
+        before = self.config, self._engine, [each.moments for each in inner]
+        config = replace(self.config, **changes)
+        check(config, self.embedding_optimizer)
+        self.config, self._engine = config, self._engine_of(config)
+        own = {x: changes[x] for x in ("beta_1", "beta_2", "squares") if x in changes}
+        for each in inner:
+            each.moments = replace(each.moments, **own)
         try:
             yield
         finally:
-            self.config, self._engine = before
-            for each in inner if moments else ():
-                each.moments = moments_before
+            self.config, self._engine, moments = before
+            for each, earlier in zip(inner, moments):
+                each.moments = earlier
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import TYPE_CHECKING
 
@@ -184,42 +184,32 @@ def keras_2_words(optimizer: str) -> str:
 
 
 def optimizers_of(
-    values: Hyperparameters, steps_per_epoch: int | None
-) -> tuple[KerasOptimizer, KerasOptimizer]:
-    """Build an optimizer for the embeddings and one for the dense weights; see `CowClip.of`."""
-    if values.warmup_epochs and steps_per_epoch is None:
-        raise InputError(
-            f"warmup_epochs is {values.warmup_epochs:g}, but steps_per_epoch is missing; give it, "
-            "or hyper-parameters with warmup_epochs=0"
-        )
-    steps = warmup_steps(values, steps_per_epoch or 0)
-    embedding = optimizer_of(values, values.embedding_lr, tables=True)
-    return embedding, optimizer_of(values, warmup_schedule(values.dense_lr, steps))
-
-
-def optimizer_of(
     values: Hyperparameters,
-    rate: float | LearningRateSchedule,
+    warmup: int,
     *,
     adam: type[KerasOptimizer] | None = None,
-    tables: bool = False,
-) -> KerasOptimizer:
-    """Build the Keras optimizer of these hyper-parameters.
+    schedule: Callable[[float | LearningRateSchedule], LearningRateSchedule] | None = None,
+) -> tuple[KerasOptimizer, KerasOptimizer]:
+    """Build an optimizer for the embeddings and one for the dense weights.
 
     Args:
         values: hyper-parameters.
-        rate: a number or a schedule.
+        warmup: steps over which the dense learning rate rises from 0.
         adam: subclass of Keras's legacy Adam; by default that class.
-        tables: whether it is that of embedding tables, which may be `RowWiseAdagrad`.
+        schedule: changes both rates; None: they stay.
     """
-    legacy = tf.keras.optimizers.legacy
+    rates = [values.embedding_lr, warmup_schedule(values.dense_lr, warmup)]
+    rates = [schedule(rate) for rate in rates] if schedule else rates
+    legacy, shared = tf.keras.optimizers.legacy, {"epsilon": values.epsilon}
     if values.optimizer == "adam":
-        betas = {"beta_1": values.beta_1, "beta_2": values.beta_2}
-        return (adam or legacy.Adam)(rate, **betas, epsilon=values.epsilon)
-    row_wise = tables and values.optimizer == "rowwise_adagrad"
-    kind = RowWiseAdagrad if row_wise else legacy.Adagrad
-    start = values.initial_accumulator
-    return kind(rate, initial_accumulator_value=start, epsilon=values.epsilon)
+        kinds = [adam or legacy.Adam] * 2
+        shared |= {"beta_1": values.beta_1, "beta_2": values.beta_2}
+    else:
+        row_wise = values.optimizer == "rowwise_adagrad"
+        kinds = [RowWiseAdagrad if row_wise else legacy.Adagrad, legacy.Adagrad]
+        shared |= {"initial_accumulator_value": values.initial_accumulator}
+    embedding, dense = (kind(rate, **shared) for kind, rate in zip(kinds, rates))
+    return embedding, dense
 
 
 def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.config import Config, clips_absent_rows
+from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.exchange import apply_locally, assign_locally, assign_rows_locally
 from cowclip_merlin.optimizer.row_updates.engine import Engine, Summary, summarize
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
@@ -84,7 +84,7 @@ class KerasEngine(Engine):
         factors: list[Tensor | None] = [None] * len(pairs)
         if chosen := [i for i, each in enumerate(clipped) if each]:
             to_clip = [rows[i] for i in chosen]
-            found = clips.gradient_factors(config.clip, to_clip, config.clip_settings)
+            found = clips.gradient_factors(to_clip, config)
             for i, factor in zip(chosen, found):
                 factors[i] = factor
         gradients, present = [], []
@@ -144,7 +144,7 @@ def _gradient(
 
 def clips_whole_table(config: Config) -> bool:
     """Whether the clip may also scale absent rows."""
-    return config.update == "dense" and clips_absent_rows(config)
+    return config.update == "dense" and config.clips_absent_rows
 
 
 def field_of_row(ids: Tensor, layout: TableLayout | None) -> Tensor:
@@ -168,7 +168,7 @@ def _hold_back(
     ids = gradient.indices if _is_sparse(gradient) else tf.range(table.shape[0])
     field, count = field_of_row(ids, layout), num_fields(layout)
     rows = clips.RowUpdates(update=after - before, w=before, field=field, num_fields=count)
-    factor = clips.update_factor(config.clip, rows, config.clip_settings)
+    factor = clips.update_factor(rows, config)
     share = factor[:, tf.newaxis]
     # Where the step is small enough, the result is bit-equal to the optimizer's.
     w = tf.where(share < 1, before + share * (after - before), after)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cowclip_merlin import compat
 from cowclip_merlin.checks import check_not_negative
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.types import (
     DType,
     Initializer,
     JsonObject,
-    KerasOptimizer,
     LearningRateSchedule,
     Operation,
     Tensor,
@@ -41,7 +40,7 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
     [0.0, -0.1, 0.0]
     """
 
-    squares = 1.0  # factor of squared gradients in the second moments; see `Moments`
+    squares = 1.0  # factor of squared gradients in the second moments; see `RowSettings`
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: Tensor, handle: Variable, indices: Tensor, **kwargs: Any
@@ -75,31 +74,6 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
         return tf.raw_ops.ResourceScatterUpdate(resource=var.handle, indices=indices, updates=value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moments:
-    """How a step of Adam updates its moments.
-
-    Attributes:
-        beta_1: decay of the first moments.
-        beta_2: decay of the second moments.
-        squares: factor of the squared gradients in the second moments. For a batch that is `s`
-            times as large, squared gradients are about `s` times smaller; with the factor `s`, the
-            moments of both batches have one unit.
-    """
-
-    beta_1: float
-    beta_2: float
-    squares: float = 1.0
-
-
-def moments_of(adam: KerasOptimizer) -> Moments:
-    """Return how the next step of an Adam, if it is traced now, updates its moments."""
-    if isinstance(adam, VaryingAdam):
-        return adam.moments
-    config = adam.get_config()
-    return Moments(beta_1=config["beta_1"], beta_2=config["beta_2"])
-
-
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class VaryingAdam(LazyAdam):
     """LazyAdam whose betas may change from step to step, as the batch size does.
@@ -108,10 +82,10 @@ class VaryingAdam(LazyAdam):
     steps so far. With constant betas, both are the same.
 
     Attributes:
-        moments: of the steps that are traced now.
+        moments: betas and `squares` of the steps that are traced now.
 
     >>> adam, w = VaryingAdam(0.1), tf.Variable([0.0])
-    >>> for adam.moments in (Moments(beta_1=0.9, beta_2=0.999), Moments(beta_1=0.5, beta_2=0.9)):
+    >>> for adam.moments in (RowSettings(), RowSettings(beta_1=0.5, beta_2=0.9)):
     ...     _ = adam.apply_gradients([(tf.constant([2.0]), w)])
     >>> w.numpy().round(4)  # each step moves by the rate, since all gradients are equal
     array([-0.2], dtype=float32)
@@ -120,7 +94,7 @@ class VaryingAdam(LazyAdam):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.get_config()
-        self.moments = Moments(beta_1=config["beta_1"], beta_2=config["beta_2"])
+        self.moments = RowSettings(beta_1=config["beta_1"], beta_2=config["beta_2"])
 
     @property
     def squares(self) -> float:  # type: ignore[override]

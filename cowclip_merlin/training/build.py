@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat, workers
@@ -245,25 +244,17 @@ def build_optimizer_of(
         falling: how the rates fall; None: they do not.
     """
     from cowclip_merlin.optimizer import CowClip
-    from cowclip_merlin.optimizer.inner_optimizers import optimizer_of, warmup_schedule
+    from cowclip_merlin.optimizer.inner_optimizers import optimizers_of
     from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 
-    rates = [values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)]
-    if falling is not None:
-        rates = [falling.of(rate) for rate in rates]
-    adam = VaryingAdam if varying else None
-    embedding = optimizer_of(values, rates[0], adam=adam, tables=True)
-    dense = optimizer_of(values, rates[1], adam=adam)
+    how = {"adam": VaryingAdam if varying else None, "schedule": falling and falling.of}
     return CowClip(
-        embedding_optimizer=embedding,
-        dense_optimizer=dense,
-        l2=values.l2,
-        **asdict(values.clip_settings),
+        *optimizers_of(values, warmup_steps, **how),
+        **values.of_rows,
         update=settings.update,
         backend=settings.backend,
         clip=settings.effective_clip,
         embeddings=["embeddings"],
         fields=fields,
-        micro_batches=values.micro_batches,
         link_rates=False,  # a run sets both
     )

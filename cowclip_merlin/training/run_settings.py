@@ -477,7 +477,7 @@ class RunSettings(Settings):
         {'r': ('cowclip', 'adaptive_field')}
         """
         used = choices.CLIPS[self.effective_clip].settings
-        names = [each.name for each in fields(choices.ClipSettings) if each.name not in used]
+        names = [name for name in choices.THRESHOLDS if name not in used]
         return {name: choices.clips_using(name) for name in names if name in self.overrides}
 
     def hyperparameters(self, kind: str) -> Hyperparameters:

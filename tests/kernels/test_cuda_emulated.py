@@ -26,7 +26,6 @@ from kernel_checks import (
     settings_of_rows,
 )
 
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings, load
 from cowclip_merlin.kernels.cuda.source import SEGMENT, TILES, tile_of
@@ -83,13 +82,9 @@ def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
     subject = Subject(load_kernels(folder, tile=tile))
     case = make_case(5, 45, 33, 20)
     for clip in CLIPS:
-        check_clip(
-            subject, case, RowSettings(clip=clip, l2=1e-3, clip_settings=ClipSettings(bound=2.0))
-        )
+        check_clip(subject, case, RowSettings(clip=clip, l2=1e-3, bound=2.0))
     for clip in ROW_CLIPS:
-        check_update(
-            subject, case, RowSettings(clip=clip, l2=1e-3, clip_settings=ClipSettings(bound=2.0))
-        )
+        check_update(subject, case, RowSettings(clip=clip, l2=1e-3, bound=2.0))
     for rowwise in (True, False):
         check_adagrad(subject, case, RowSettings(l2=1e-3), rowwise)
     check_update(subject, case, RowSettings(), values=bfloat16_bits(case.values))
@@ -115,7 +110,7 @@ def test_rows_at_the_threshold_have_the_bits_of_numba(one_lane, clip):
     w = case.w if clip == "cowclip" else (3 * unit).astype(np.float32)
     near = np.roll(w, 1, axis=1) * (1 + np.arange(u)[:, None] % 7 * np.float32(2**-24))
     case = replace(case, ids=np.arange(u), values=near.astype(np.float32)[:u], w=w)
-    rows = RowSettings(clip=clip, clip_settings=ClipSettings(r=1.0, bound=3.0, zeta=1e-30))
+    rows = RowSettings(clip=clip, r=1.0, bound=3.0, zeta=1e-30)
     check_same_bits(one_lane, Subject(load("numba")), case, rows, np.zeros(u, int))
 
 
@@ -152,8 +147,8 @@ def test_zero_gradients_and_zero_rows(emulated):
     case = make_case(7, 20, 10, 5)
     case.values[:], case.w[:] = 0, 0
     for clip in CLIPS:
-        check_clip(emulated, case, RowSettings(clip=clip, clip_settings=ClipSettings(zeta=0.0)))
-    check_update(emulated, case, RowSettings(clip_settings=ClipSettings(zeta=0.0)))
+        check_clip(emulated, case, RowSettings(clip=clip, zeta=0.0))
+    check_update(emulated, case, RowSettings(zeta=0.0))
 
 
 @pytest.mark.parametrize("gap", [0, 1, 1000])

@@ -22,7 +22,6 @@ from kernel_checks import (
 )
 
 from cowclip_merlin import choices, kernels
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 
@@ -78,9 +77,7 @@ def test_clip_rows(u, d, clip, scale, seed):
     w, g = state(rng, u, d)[0], rng.normal(0, scale, (u, d)).astype(np.float32)
     g[rng.random(u) < 0.2] = 0
     cnt, field = rng.integers(0, 65536, u), rng.integers(0, 3, u)
-    values = RowSettings(
-        l2=1e-3, clip=clip, clip_settings=ClipSettings(r=0.7, zeta=1e-3, bound=0.5)
-    )
+    values = RowSettings(l2=1e-3, clip=clip, r=0.7, zeta=1e-3, bound=0.5)
     expected = ref.clip_rows(g, w, cnt, values, field=field, num_fields=3)
     got = fast.clip_rows(g, w, cnt, values, field=field, num_fields=3)
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-4, atol=1e-7)
@@ -103,8 +100,7 @@ def test_update_rows(ids, d, clip, scale, seed, micro_batches):
     groups = fast.group_rows(np.array(ids, np.int64))
     rows = state(rng, len(groups.ids), d)
     slow = wide(rows)
-    thresholds = ClipSettings(bound=0.5, r=0.5)
-    numbers = RowSettings(l2=1e-3, clip=clip, clip_settings=thresholds, micro_batches=micro_batches)
+    numbers = RowSettings(l2=1e-3, clip=clip, bound=0.5, r=0.5, micro_batches=micro_batches)
     factor = fast.update_rows(*rows, groups, values, 1e-3, numbers)
     expected = ref.update_rows(*slow, ref.group_rows(np.array(ids, int)), values, 1e-3, numbers)
     np.testing.assert_allclose(factor, expected, rtol=1e-4)
@@ -151,7 +147,7 @@ def test_many_rows_are_clipped_as_by_the_kernel_that_clips_alone(d, clip):
     ids = rng.integers(0, 900, 2000)
     values, groups = rng.normal(0, 1e-2, (2000, d)).astype("f"), fast.group_rows(ids)
     w, m, v = state(rng, len(groups.ids), d)
-    numbers = RowSettings(clip=clip, clip_settings=ClipSettings(bound=1.5e-2 * d**0.5), l2=1e-3)
+    numbers = RowSettings(clip=clip, bound=1.5e-2 * d**0.5, l2=1e-3)
     g, cnt = fast.sum_rows(values, groups), np.diff(groups.starts)
     _, expected = fast.clip_rows(g, w, cnt, numbers)
     factor = fast.update_rows(w, m, v, groups, values, 1e-3, numbers)

@@ -21,7 +21,6 @@ from kernel_checks import (
 )
 
 from cowclip_merlin import kernels
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.kernels import RowSettings
 
 ref, fast = kernels.load("reference"), kernels.load("numba")
@@ -52,8 +51,7 @@ def steps_of_absent_rows(rows, alphas, settings):
 def test_a_replay_has_the_bits_of_its_steps(d, clip):
     rows = rows_of_any_kind(d)
     middle = float(np.median(2 * L2 * np.linalg.norm(rows[0][20:], axis=1)))
-    thresholds = ClipSettings(r=1e-6, zeta=middle / d**0.5, bound=middle)
-    settings = RowSettings(l2=L2, clip=clip, clip_settings=thresholds)
+    settings = RowSettings(l2=L2, clip=clip, r=1e-6, zeta=middle / d**0.5, bound=middle)
     alphas = np.random.default_rng(0).uniform(0, 1e-3, 31).astype(np.float32)
     expected = [x.copy() for x in rows]
     factors = steps_of_absent_rows(expected, alphas, settings)
@@ -131,8 +129,8 @@ def test_without_l2_a_replay_that_ends_early_has_all_bits_of_the_weights(
 
 
 def replays_with(betas, clip, l2):
-    where = ClipSettings(r=1e-6, zeta=0.0, bound=1e-8)  # both clips cut L2's gradient
-    return RowSettings(l2=l2, clip=clip, clip_settings=where, beta_1=betas[0], beta_2=betas[1])
+    where = {"r": 1e-6, "zeta": 0.0, "bound": 1e-8}  # both clips cut L2's gradient
+    return RowSettings(l2=l2, clip=clip, beta_1=betas[0], beta_2=betas[1], **where)
 
 
 @EVERY

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin import choices, clip
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.choices import RowSettings
 
 GRADIENT_CLIPS = sorted(n for n, c in choices.CLIPS.items() if c.acts_on == "gradient")
 
@@ -56,7 +56,7 @@ def test_factors_and_bounds(tf, name, sizes, dim, r, zeta, bound, scale, seed):
     g, w = rng.normal(0, scale, (n, dim)), rng.normal(0, 1, (n, dim))
     g[rng.random(n) < 0.2], w[rng.random(n) < 0.2] = 0, 0
     cnt = rng.integers(0, 5, n)
-    chosen = ClipSettings(r=r, zeta=zeta, bound=bound)
+    chosen = RowSettings(clip=name, r=r, zeta=zeta, bound=bound)
     rows = clip.ClipRows(
         g=tf.constant(g),
         w=tf.constant(w),
@@ -64,7 +64,7 @@ def test_factors_and_bounds(tf, name, sizes, dim, r, zeta, bound, scale, seed):
         field=tf.constant(field, tf.int32),
         num_fields=len(sizes),
     )
-    (factors,) = clip.gradient_factors(name, [rows], chosen)
+    (factors,) = clip.gradient_factors([rows], chosen)
     factors = factors.numpy()
     np.testing.assert_allclose(
         factors, numpy_factors(name, g, w, cnt, field, chosen), rtol=1e-9, atol=1e-30
@@ -81,7 +81,7 @@ def test_a_huge_bound_is_the_identity(tf, name):
         field=tf.constant([0, 0, 1, 1]),
         num_fields=2,
     )
-    (factors,) = clip.gradient_factors(name, [rows], ClipSettings(r=1e6, bound=1e6))
+    (factors,) = clip.gradient_factors([rows], RowSettings(clip=name, r=1e6, bound=1e6))
     assert factors.numpy().tolist() == [1, 1, 1, 1]
 
 
@@ -96,7 +96,7 @@ def test_global_norm_is_over_all_tables(tf):
         )
         for n, x in ((1, 3.0), (1, 4.0))
     ]
-    factors = clip.global_factors(rows, ClipSettings(bound=1.0))
+    factors = clip.global_factors(rows, RowSettings(bound=1.0))
     assert [f.numpy().tolist() for f in factors] == [[pytest.approx(0.2)]] * 2
 
 
@@ -109,7 +109,7 @@ def test_every_clip_in_the_optimizer(tf, name, update):
     w = rng.normal(0, 1, (7, 3)).astype(np.float32)
     ids, values = np.array([0, 2, 2, 5]), rng.normal(0, 9, (4, 3)).astype(np.float32)
     table = tf.Variable(w)
-    chosen = ClipSettings(r=0.3, zeta=1e-5, bound=2.0)  # 2 * l2 > r: absent rows are cut too
+    chosen = RowSettings(r=0.3, zeta=1e-5, bound=2.0)  # 2 * l2 > r: absent rows are cut too
     optimizer = cc.CowClip(
         tf.keras.optimizers.legacy.SGD(lr),
         l2=l2,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin import clip
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.choices import RowSettings
 
 FIELDS = {"a": 3, "b": 5}
 ROWS, DIM, LR = 8, 3, 0.3
@@ -84,7 +84,7 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
         field=tf.constant(field),
         num_fields=len(sizes),
     )
-    chosen = ClipSettings(lambda_rel=relative, lambda_abs=absolute)
+    chosen = RowSettings(lambda_rel=relative, lambda_abs=absolute)
     factor = clip.clippy_factor(rows, chosen).numpy()
     expected = [numpy_sigma(w[field == f], move[field == f], relative, absolute) for f in field]
     np.testing.assert_allclose(factor, expected, rtol=1e-12, atol=1e-300)

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
 ROWS, DIM, BATCH = 400, 10, 48
@@ -104,7 +103,7 @@ def test_micro_batches_need_row_updates(tf):
     lazy = cc.CowClip(update="lazy", backend="tensorflow")
     with (
         pytest.raises(InputError, match="micro_batches is 4, "),
-        lazy.tracing_with(l2=0.0, clip_settings=ClipSettings(), micro_batches=4),
+        lazy.tracing_with(l2=0.0, micro_batches=4),
     ):
         pass
     with pytest.raises(InputError, match="micro_batches is 0; "):

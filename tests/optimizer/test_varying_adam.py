@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_optimizers import Moments, VaryingAdam
+from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 
 ROWS, DIM = 9, 3
 BASE = cc.Hyperparameters(batch_size=8, embedding_lr=1e-2, dense_lr=2e-2, l2=1e-3, r=0.5, zeta=1e-2)
@@ -63,9 +62,8 @@ def steps_by_factor(tf, optimizer, table, kernel, factors):
             optimizer.apply_gradients([(slices, table), (g, kernel)])
 
         specs = ([None], tf.int32), ([None, DIM], tf.float32), ([2], tf.float32)
-        moments = Moments(beta_1=at.beta_1, beta_2=at.beta_2, squares=s)
-        clip = ClipSettings(r=at.r, zeta=at.zeta)
-        with optimizer.tracing_with(l2=at.l2, clip_settings=clip, moments=moments):
+        betas = {"beta_1": at.beta_1, "beta_2": at.beta_2}
+        with optimizer.tracing_with(l2=at.l2, r=at.r, zeta=at.zeta, squares=s, **betas):
             return step.get_concrete_function(*(tf.TensorSpec(*each) for each in specs))
 
     at = {s: cc.scale(BASE, to=8 * s, rule="sde") for s in factors}

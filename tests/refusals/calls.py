@@ -8,7 +8,7 @@ from table_schemas import schema_of_tables
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench.settings import BenchSettings
-from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.experiments.online.collisions import CollisionSettings
 from cowclip_merlin.experiments.planning.plan import DataVariant
 from cowclip_merlin.online.joining.settings import JoinSettings
@@ -121,7 +121,7 @@ CALLS = {
         ({"beta_2": -0.1}, "beta_2 is -0.1"),
         ({"epsilon": 0.0}, "epsilon is 0.0; .*above 0"),
     ],
-    ClipSettings: [
+    RowSettings: [
         ({name: value}, f"{name} is {value}; .*finite")
         for name in ("r", "zeta", "bound", "lambda_rel", "lambda_abs")
         for value in (-1.0, nan, inf)

@@ -18,7 +18,6 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
-from cowclip_merlin.optimizer.row_optimizers import Moments
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
@@ -127,13 +126,11 @@ class OnlineTrainer:
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Function:
         batches = self._form(has_offsets=has_offsets)
         values = self._scaled(batch_factor)
-        moments = _moments(self._scaled(1), values) if self._varying else None
-        with self.optimizer.tracing_with(
-            l2=values.l2,
-            clip_settings=values.clip_settings,
-            moments=moments,
-            micro_batches=values.micro_batches,
-        ):
+        changes = values.of_rows
+        if self._varying:
+            unit = _unit(self._scaled(1), values)
+            changes |= {"beta_1": values.beta_1, "beta_2": values.beta_2, "squares": unit * unit}
+        with self.optimizer.tracing_with(**changes):
             return self._make_step(batches).get_concrete_function()
 
     def _make_step(self, batches: BatchForm) -> Function:
@@ -351,11 +348,6 @@ def _unit(usual: Hyperparameters, large: Hyperparameters) -> float:
     gradients by the square of this number. Rates and epsilon of the step are multiplied by it, too.
     """
     return usual.epsilon / large.epsilon
-
-
-def _moments(usual: Hyperparameters, large: Hyperparameters) -> Moments:
-    unit = _unit(usual, large)
-    return Moments(beta_1=large.beta_1, beta_2=large.beta_2, squares=unit * unit)
 
 
 def _make_score(model: CTRModel, batches: BatchForm) -> Function:

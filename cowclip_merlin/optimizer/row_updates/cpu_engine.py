@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
+from cowclip_merlin.kernels import NonFiniteGradient
 from cowclip_merlin.optimizer.exchange import gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,

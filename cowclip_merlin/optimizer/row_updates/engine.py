@@ -14,8 +14,8 @@ from itertools import product
 from typing import ClassVar, NamedTuple, NoReturn, TypeAlias
 
 from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.config import Config, is_plain_adagrad, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange import (
@@ -159,11 +159,9 @@ class RowEngine(Engine):
     """Updates the rows of a batch; unless `update` is "lazy", also by the steps that they missed.
 
     Args:
-        settings: of the clipped tables.
         add_weight: method `add_weight` of the CowClip, whose checkpoints then contain the state.
     """
 
-    settings: RowSettings
     add_weight: Callable[..., Variable]
 
     def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
@@ -252,7 +250,7 @@ class RowEngine(Engine):
 
     def settings_of(self, table: Variable) -> RowSettings:
         """Return the settings of a table, which may have no clip."""
-        return replace(self.settings, clip="none") if self.tables.skips(table) else self.settings
+        return replace(self.config, clip="none") if self.tables.skips(table) else self.config
 
     def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.kernels.cuda.replay import READ_SOURCE, REPLAY_SOURCE
 from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
 from cowclip_merlin.kernels.cuda.step import DENSE_SOURCE, STEP_SOURCE
-from cowclip_merlin.kernels.interface import RowSettings
 from cowclip_merlin.system.files import atomic_write
 
 tf = compat.tensorflow()
@@ -247,9 +247,9 @@ def record_of(
         keep_m=one - beta_1,
         keep_v=one - beta_2,
         epsilon=settings.epsilon,
-        r=settings.clip_settings.r,
+        r=settings.r,
         least=settings.floor(d),
-        bound=settings.clip_settings.bound,
+        bound=settings.bound,
         functions=(ctypes.c_void_p * len(FUNCTIONS))(*loaded.addresses),
         **numbers,
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
+from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.exchange import assign_locally, assign_rows_locally, gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
@@ -98,7 +98,7 @@ class TensorFlowEngine(RowEngine):
         w, m, v = (tf.gather(x, rows.ids) for x in state[:3])
         g = rows.g + 2 * settings.l2 * w
         one = clips.ClipRows(g=g, w=w, cnt=rows.cnt, field=tf.zeros_like(rows.cnt), num_fields=1)
-        (factor,) = clips.gradient_factors(settings.clip, [one], settings.clip_settings)
+        (factor,) = clips.gradient_factors([one], settings)
         squares, factor_of_row = None, factor[:, tf.newaxis]
         if rows.squares is not None:
             # The sum over parts of (their gradient + L2 / parts)^2, after the clip.
@@ -135,7 +135,7 @@ def _absent_gradient(w: Tensor, settings: RowSettings) -> Tensor:
     if not settings.clips_absent_rows:
         return g
     one = clips.ClipRows(g=g, w=w, cnt=zero, field=zero, num_fields=1)
-    (factor,) = clips.gradient_factors(settings.clip, [one], settings.clip_settings)
+    (factor,) = clips.gradient_factors([one], settings)
     return g * factor[:, tf.newaxis]
 
 

@@ -6,7 +6,6 @@ from streams import FEATURES, messages
 from tiers import thorough
 
 import cowclip_merlin as cc
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
@@ -139,7 +138,7 @@ def test_exact_updates_have_one_l2():
     optimizer = cc.CowClip(update="exact")
     with (
         pytest.raises(InputError, match=r'update="exact" .*one L2'),
-        optimizer.tracing_with(l2=1.0, clip_settings=ClipSettings()),
+        optimizer.tracing_with(l2=1.0),
     ):
         pass
 
