@@ -45,7 +45,6 @@ Gradient: TypeAlias = "Tensor | IndexedSlices"
 """The gradient of a variable: that of an embedding table has only the rows of a batch."""
 
 Strategy: TypeAlias = "tf.distribute.Strategy"
-Graph: TypeAlias = "tf.Graph"
 
 Pair: TypeAlias = "tuple[Gradient, Variable]"
 """What an optimizer gets for a variable; the gradient of a table is sparse."""

@@ -126,10 +126,7 @@ class ClickModel(HiddenLayers, SyncedLayer, mm.Block):
         Returns:
             What the layers need; and the read, which makes gradients of the tables from theirs.
         """
-        layers, cowclip = self.row_sync.layers, self.row_sync.cowclip
-        if cowclip is None or not cowclip.reads_batches:
-            return None
-        kind = embedding.FusedEmbedding
+        layers, kind = self.row_sync.layers, embedding.FusedEmbedding
         fused = all(type(x) is kind and x.trainable and len(x.parts) == 1 for x in layers)
         usual = len(layers) <= 2 and type(self).combine is ClickModel.combine
         usual = usual and not hasattr(self, "towers")  # their gates have no padded columns
@@ -189,6 +186,8 @@ class ClickModel(HiddenLayers, SyncedLayer, mm.Block):
             found: embedding rows of the ids, [b, F, d], or [m, d] with multi-valued columns.
             ids: the ids.
         """
+        if ids.lengths is None:
+            return found
         return combined(found, ids, self.columns.combiner_of_field)
 
     def forward(self, features: Features) -> Tensor:

@@ -73,14 +73,12 @@ class Features(NamedTuple):
         return [self.v] if self.wide is None else [self.v, self.wide]
 
     @property
-    def padded(self) -> Tensor:
-        """`flat` for the hidden layers, perhaps with zeros at the end of each row."""
-        return self.flat
-
-    @property
     def flat(self) -> Tensor:
         """All embeddings and continuous features side by side, [b, F * d + C]."""
         return tf.concat([self.embeddings, self.x], axis=1)
+
+    padded = flat
+    """`flat` for the hidden layers, perhaps with zeros at the end of each row."""
 
     @property
     def embeddings(self) -> Tensor:

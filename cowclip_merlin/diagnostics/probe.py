@@ -28,7 +28,7 @@ from cowclip_merlin.loading import (
 from cowclip_merlin.models import CTRModel, logits
 from cowclip_merlin.models.ctr_model import attached, find_cowclip
 from cowclip_merlin.models.multi_task import losses_of
-from cowclip_merlin.optimizer.embedding_variables import looks_like_table
+from cowclip_merlin.optimizer.embedding_tables import looks_like_table
 from cowclip_merlin.optimizer.keras_update import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
 from cowclip_merlin.system.files import atomic_write, check_writable

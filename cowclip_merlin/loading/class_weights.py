@@ -75,13 +75,11 @@ def added_log_odds(weights: ClassWeights) -> float:
     return math.log(weights[1] / weights[0]) if all(weights) else 0.0
 
 
-def weighted_by_class(batch: Batch, weights: ClassWeights | None) -> Batch:
+def weighted_by_class(batch: Batch, weights: ClassWeights) -> Batch:
     """Return a batch of tensors with weights and offsets by the labels.
 
     The weights of the rows are multiplied by those of the labels.
     """
-    if weights is None:
-        return batch
     tf = compat.tensorflow()
     negative, positive = (tf.constant(weight, tf.float32) for weight in weights)
     of_labels = tf.where(batch.labels > 0.5, positive, negative)

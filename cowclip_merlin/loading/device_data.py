@@ -92,7 +92,16 @@ class DeviceData(Data):
 
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of these rows, integer [b]."""
-        return weighted_by_class(self._gather(batch), self._class_weights)
+        gather = self._tf.gather
+        bits, *others = self._tensors
+        others = [gather(tensor, batch) for tensor in others]
+        if self._layout is None:
+            bits = gather(bits, batch)
+        else:
+            lengths = self._tf.bitcast(others[-1], self._tf.int32)
+            bits = self._layout.gather_rows(bits, gather(self._starts, batch), lengths)
+        unpacked, weights = unpack_tensors([bits, *others], self._layout), self._class_weights
+        return unpacked if weights is None else weighted_by_class(unpacked, weights)
 
     def labels(self) -> Tensor:
         """Return the labels of all rows."""
@@ -106,16 +115,6 @@ class DeviceData(Data):
         if self._numbers is None:
             return tensor
         return self._tf.gather(tensor, to_device(self._numbers.astype(np.int64)))
-
-    def _gather(self, batch: PackedBatch) -> Batch:
-        gather = self._tf.gather
-        if self._layout is None:
-            return unpack_tensors([gather(tensor, batch) for tensor in self._tensors])
-        bits, *others = self._tensors
-        others = [gather(tensor, batch) for tensor in others]
-        lengths = self._tf.bitcast(others[-1], self._tf.int32)
-        bits = self._layout.gather_rows(bits, gather(self._starts, batch), lengths)
-        return unpack_tensors([bits, *others], self._layout)
 
 
 def as_float_arrays(columns: ColumnArrays) -> list[Array]:

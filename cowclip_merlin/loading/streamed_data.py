@@ -73,7 +73,8 @@ class StreamedData(Data):
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch from this object."""
         unpacked = unpack_tensors(batch, self._layout)
-        return weighted_by_class(unpacked, self._columns.class_weights)
+        weights = self._columns.class_weights
+        return unpacked if weights is None else weighted_by_class(unpacked, weights)
 
     def labels(self) -> Tensor:
         """Copy the labels of all rows to the device."""

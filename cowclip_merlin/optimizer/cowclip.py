@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config, check, is_plain_adagrad, resolve, row_slots
-from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables, refuse_foreign
 from cowclip_merlin.optimizer.exchange import add_replicated_weight, exchange_gradients
-from cowclip_merlin.optimizer.inner_optimizers import optimizers_of, warmup_steps
+from cowclip_merlin.optimizer.inner_optimizers import WrappingOptimizer, optimizers_of, warmup_steps
 from cowclip_merlin.optimizer.keras_update import KerasEngine
 from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
@@ -25,7 +24,6 @@ from cowclip_merlin.optimizer.row_updates.engine import Engine
 from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
 from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm, UniqueRows, flat_ids
-from cowclip_merlin.optimizer.wrapping_optimizer import WrappingOptimizer
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import (
     IndexedSlices,
@@ -38,7 +36,7 @@ from cowclip_merlin.types import (
 )
 
 if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.embedding_variables import Pattern
+    from cowclip_merlin.optimizer.embedding_tables import Pattern
     from cowclip_merlin.scaling import Hyperparameters
 
 tf = compat.tensorflow()
@@ -287,7 +285,11 @@ class CowClip(WrappingOptimizer):
         pairs = super()._compute_gradients(*args, **kwargs)
         for gradient, table in pairs if self.config.update == "exact" else ():
             if isinstance(gradient, tf.IndexedSlices) and not self.tables.of(table).caught_up:
-                embedding_variables.refuse_never_caught_up(table)
+                raise InputError(
+                    f'update="exact": nothing brings rows of {table.name!r} up to date before the '
+                    "forward pass reads them: use the models of cowclip_merlin.models, or call "
+                    'catch_up(table, ids) before each lookup, or use update="dense" or "lazy"'
+                )
         return pairs
 
     def register_tables(
@@ -322,10 +324,12 @@ class CowClip(WrappingOptimizer):
         """
         if self.config.update == "exact":
             tables = list(table) if isinstance(table, (list, tuple)) else [table]
-            embedding_variables.refuse_foreign(tables)
-            self._create_missing(self.tables.registered, *([each] for each in tables))
-            for each in tables:
-                self.tables.of(each).caught_up = True
+            refuse_foreign(tables)
+            known = [self.tables.of(each) for each in tables]
+            if any(each.state is None for each in known):
+                self._create_missing(self.tables.registered, *([each] for each in tables))
+            for each in known:
+                each.caught_up = True
             self._engine.catch_up(tables, flat_ids(ids))
 
     @property

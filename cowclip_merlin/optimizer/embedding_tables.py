@@ -1,31 +1,18 @@
-"""The embedding tables of one optimizer, which of them are clipped, and their fields."""
+"""The embedding tables of one optimizer: which variables they are, their fields, and refusals."""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.embedding_variables import (
-    Pattern,
-    Unmatched,
-    check_patterns,
-    looks_like_table,
-    matches,
-    refuse_dense,
-    refuse_distinct_ids,
-    refuse_foreign,
-    refuse_lost_counts,
-    refuse_twice_or_no_matrix,
-    with_gradients,
-)
-from cowclip_merlin.optimizer.exchange import with_shape
 from cowclip_merlin.optimizer.unique_rows import counts_of
 from cowclip_merlin.tables import TableLayout
-from cowclip_merlin.types import JsonObject, Pair, Variable, VariableRef
+from cowclip_merlin.types import Gradient, IndexedSlices, JsonObject, Pair, Variable, VariableRef
 
 tf = compat.tensorflow()
 
@@ -33,6 +20,9 @@ if TYPE_CHECKING:
     from cowclip_merlin.optimizer.row_updates.engine import AdagradState, TableState
 
 Pairs = list[Pair]
+
+Pattern: TypeAlias = "str | Variable"
+"""A regular expression of names, or a variable itself."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,12 +71,14 @@ class EmbeddingTables:
         skip: Sequence[Pattern] | None,
         fields: Mapping[str, int | Mapping[str, int]] | None,
     ) -> None:
-        self.embeddings = check_patterns(embeddings, "embeddings")
-        self.skip = check_patterns(skip, "skip")
+        self.embeddings = _check_patterns(embeddings, "embeddings")
+        self.skip = _check_patterns(skip, "skip")
         self._of_every_table, self._by_pattern = _layouts(fields)
-        self._unmatched = Unmatched(
-            embeddings=self.embeddings, skip=self.skip, fields=tuple(self._by_pattern)
-        )
+        given = {"embeddings": self.embeddings, "skip": self.skip, "fields": self._by_pattern}
+        self._unmatched = {  # regular expressions that have matched no variable yet
+            argument: [p for p in some or () if isinstance(p, str)]
+            for argument, some in given.items()
+        }
         self._known: dict[VariableRef, Table] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> EmbeddingTables:
@@ -132,8 +124,8 @@ class EmbeddingTables:
             if not (table := self.of(variable)).registered:
                 table.registered = True
                 self._known[table.variable.ref()] = self._known.pop(table.variable.ref())
-        for argument in ("embeddings", "skip", "fields"):
-            self._unmatched.look_at(argument, tables)
+        for argument in self._unmatched:
+            self._look_at(argument, tables)
 
     def read_together(self, table: Variable) -> Hashable:
         """Return a value that tables share which are always read at the same ids."""
@@ -190,9 +182,27 @@ class EmbeddingTables:
             sparse = isinstance(gradient, tf.IndexedSlices)
             named = sparse if self.embeddings is None else matches(variable, self.embeddings)
             if not sparse and (named or (self.embeddings is None and looks_like_table(variable))):
-                refuse_dense(variable)
+                raise InputError(
+                    f"the gradient of embedding table {variable.name!r} {tuple(variable.shape)} is "
+                    "dense, so the ids' counts are lost: remove the Keras regularizer (l2(0), too: "
+                    "see docs/optimizer.md) or L2 term from it and pass l2=... to CowClip, look "
+                    "rows up with tf.gather or an embedding layer, and accumulate gradients by "
+                    "concatenating their values and indices, not by tf.add_n"
+                )
             (tables if named else dense).append((gradient, variable))
-        refuse_twice_or_no_matrix([variable for _, variable in tables])
+        seen: set[VariableRef] = set()
+        for _, table in tables:
+            if len(table.shape) != 2:
+                raise InputError(
+                    f"embedding table {table.name!r} has the shape {tuple(table.shape)}: give it "
+                    "[rows, d], and [rows, 1] for one number a row"
+                )
+            if table.ref() in seen:
+                raise InputError(
+                    f"embedding table {table.name!r} {tuple(table.shape)} has two gradients in one "
+                    "step, and counts are those of both: give each variable once"
+                )
+            seen.add(table.ref())
         return tables, dense
 
     def group(self, variables: Iterable[Variable]) -> tuple[list[Variable], list[Variable]]:
@@ -217,8 +227,15 @@ class EmbeddingTables:
                 are those of a second model.
         """
         refuse_foreign(v for _, v in given)
-        pairs = [(with_shape(g), v) for g, v in with_gradients(given)]
-        if pairs and self._unmatched:
+        pairs = [(_with_shape(g), v) for g, v in given if g is not None]
+        if without := ", ".join(v.name for g, v in given if g is None):
+            if not pairs:
+                raise InputError(
+                    f"No gradients provided for any variable ({without:.500}): there is no loss, "
+                    "or it does not depend on them"
+                )
+            tf.get_logger().warning("Gradients do not exist for variables %.500s", without)
+        if pairs and any(self._unmatched.values()):
             self._refuse_unmatched(given)
         tables, dense = self.split(pairs)
         for slices, table in tables:
@@ -226,8 +243,13 @@ class EmbeddingTables:
             if counts_of(slices) is not None:
                 continue
             if self.of(table).shard:
-                refuse_lost_counts(table)
-            refuse_distinct_ids(slices, table)
+                raise InputError(
+                    f"the gradient of {table.name!r}, of which each worker has a part, has lost "
+                    "the ids' counts: give CowClip the gradients as the tape returns them "
+                    "(LossScaleOptimizer changes them, and bfloat16 does not need it), or use "
+                    'tables="fused"'
+                )
+            _refuse_distinct_ids(slices, table)
         self._refuse_second_model([table for _, table in tables])
         return pairs, (tables, dense)
 
@@ -259,8 +281,20 @@ class EmbeddingTables:
             ("skip", may_be_tables),
             ("fields", may_be_tables),
         ):
-            self._unmatched.look_at(argument, variables)
-            self._unmatched.refuse(argument, variables)
+            self._look_at(argument, variables)
+            for pattern in self._unmatched[argument]:
+                names = ", ".join([repr(v.name) for v in variables[:4]]) or "none"
+                raise InputError(
+                    f"{argument}: {pattern!r} matches no table of this step (looked at "
+                    f"{names}{', ...' * (len(variables) > 4)}): correct or remove it; if its table "
+                    "gets gradients in another call of apply_gradients, call "
+                    "register_tables([table]) before"
+                )
+
+    def _look_at(self, argument: str, variables: Sequence[Variable]) -> None:
+        """Forget the patterns of this argument that match one of the variables."""
+        left = self._unmatched[argument]
+        left[:] = [p for p in left if not any(matches(v, (p,)) for v in variables)]
 
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values.
@@ -277,6 +311,96 @@ class EmbeddingTables:
         }
 
 
+def matches(variable: Variable, patterns: Sequence[Pattern]) -> bool:
+    """Whether a pattern is this variable itself, or a regular expression found in its name."""
+    return any(
+        re.search(p, variable.name) is not None if isinstance(p, str) else p is variable
+        for p in patterns
+    )
+
+
+def looks_like_table(variable: Variable) -> bool:
+    """Whether a variable has the name and shape of an embedding table in Keras and Merlin."""
+    name = variable.name.rsplit("/", 1)[-1].split(":")[0]
+    return name.endswith("embeddings") and len(variable.shape) == 2
+
+
+def refuse_foreign(variables: Iterable[Variable]) -> None:
+    """Refuse variables whose gradients or steps are not those of TensorFlow and Keras 2.
+
+    Raises:
+        InputError: a variable of HugeCTR's Sparse Operation Kit, or of Keras 3.
+    """
+    for variable in variables:
+        homes = {kind.__module__.partition(".")[0] for kind in type(variable).__mro__}
+        if "sparse_operation_kit" in homes:
+            raise InputError(
+                f"table {variable.name!r} belongs to HugeCTR's Sparse Operation Kit, which sums "
+                "the gradients of equal ids before CowClip could count them: use an embedding "
+                "layer of Keras or Merlin"
+            )
+        if "keras" in homes and not isinstance(variable, tf.Variable):
+            raise InputError(
+                f"variable {variable.name!r} belongs to Keras 3: import cowclip_merlin, "
+                "and build the model by `from tensorflow import keras`, not by `import keras`"
+            )
+
+
+def _check_patterns(
+    patterns: Iterable[Pattern] | None, argument: str
+) -> tuple[Pattern, ...] | None:
+    """Return the patterns as a tuple; refuse one that is no regular expression and no variable."""
+    if patterns is None:
+        return None
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for p in patterns:
+        if isinstance(p, str):
+            try:
+                re.compile(p)
+            except re.error as error:
+                raise InputError(
+                    f"{argument}: {p!r} is not a regular expression ({error})"
+                ) from error
+        elif not hasattr(p, "assign"):
+            raise InputError(f"{argument}: {p!r} is neither a name, a regex nor a variable")
+    return patterns
+
+
+def _with_shape(gradient: Gradient) -> Gradient:
+    """Convert a gradient's dense shape, if any, to a tensor, as collective operations need it."""
+    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
+        return gradient
+    shape = tf.convert_to_tensor(gradient.dense_shape)
+    return tf.IndexedSlices(gradient.values, gradient.indices, shape)
+
+
+# Operations whose output has the entries of their inputs; those whose output has each id once, and
+# the number of this output.
+_SAME_ENTRIES = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape", "ConcatV2"}
+_DISTINCT = {"Unique": 0, "UniqueV2": 0, "UniqueWithCounts": 0, "UniqueWithCountsV2": 0} | {
+    f"SparseSegment{name}GradV2": 1 for name in ("Sum", "Mean", "SqrtN")
+}
+
+
+def _refuse_distinct_ids(slices: IndexedSlices, variable: Variable) -> None:
+    """Refuse a gradient whose entries are distinct ids; without a graph it cannot be seen."""
+    waiting, seen = [slices.indices], set()
+    while waiting:
+        tensor = waiting.pop()
+        made_by = getattr(tensor, "op", None)
+        if made_by is None or tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        if _DISTINCT.get(made_by.type) == tensor.value_index:
+            raise InputError(
+                f"the gradient of embedding table {variable.name!r} has one entry for each "
+                f"distinct id (operation {made_by.type}), so the ids' counts are lost: look up "
+                "every occurrence of an id, not the result of tf.unique"
+            )
+        if made_by.type in _SAME_ENTRIES:
+            waiting += made_by.inputs
+
+
 def _layouts(
     fields: Mapping[str, int | Mapping[str, int]] | None,
 ) -> tuple[TableLayout | None, dict[str, TableLayout]]:
@@ -291,7 +415,7 @@ def _layouts(
             "fields: give either field -> number of rows for all tables, or table -> "
             "{field: number of rows}, not both"
         )
-    check_patterns(fields, "fields")
+    _check_patterns(fields, "fields")
     return None, {pattern: TableLayout(given) for pattern, given in fields.items()}
 
 
@@ -305,11 +429,7 @@ def _refuse_other_rows(table: Variable, layout: TableLayout, whose: str) -> None
 
 
 def _names_only(patterns: Iterable[Pattern] | None, argument: str) -> list[str] | None:
-    """Return the patterns as plain values for JSON.
-
-    Raises:
-        InputError: if a pattern is a variable.
-    """
+    """Return the patterns as plain values for JSON; refuse a variable."""
     for pattern in patterns or ():
         if not isinstance(pattern, str):
             raise InputError(

@@ -19,10 +19,7 @@ from cowclip_merlin.optimizer.unique_rows import CountedSlices, UniqueRows, coun
 from cowclip_merlin.types import (
     ArrayOrTensor,
     DType,
-    Gradient,
     IndexedSlices,
-    KerasOptimizer,
-    Operation,
     Pair,
     Strategy,
     Tensor,
@@ -32,19 +29,6 @@ from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import gather_counts, gather_rows, sum_over
 
 tf = compat.tensorflow()
-
-
-def with_shape(gradient: Gradient) -> Gradient:
-    """Convert a gradient's dense shape, if any, to a tensor, as collective operations need it."""
-    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
-        return gradient
-    shape = tf.convert_to_tensor(gradient.dense_shape)
-    return tf.IndexedSlices(gradient.values, gradient.indices, shape)
-
-
-def apply_locally(optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
-    """Make one step of a Keras optimizer with gradients that are already summed over replicas."""
-    return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
 def gather_ids(ids: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.exchange import apply_locally, assign_locally, assign_rows_locally
+from cowclip_merlin.optimizer.exchange import assign_locally, assign_rows_locally
 from cowclip_merlin.optimizer.row_updates.engine import Engine, Summary, summarize
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
 from cowclip_merlin.tables import TableLayout
@@ -62,7 +62,8 @@ class KerasEngine(Engine):
             steps = factors = self._bounded_step(pairs, clipped)
             return steps, summarize(factors, [True] * len(factors))
         gradients, factors = self._gradients(pairs, clipped, self.config)
-        return [apply_locally(self.optimizer, gradients)], summarize(factors, clipped)
+        made = self.optimizer.apply_gradients(gradients, experimental_aggregate_gradients=False)
+        return [made], summarize(factors, clipped)
 
     def _gradients(
         self, pairs: Sequence[Pair], clipped: Sequence[bool], config: Config
@@ -104,7 +105,7 @@ class KerasEngine(Engine):
         chosen = [pair for pair, each in zip(gradients, clipped) if each]
         before = [_read(table, gradient) for gradient, table in chosen]
         with tf.control_dependencies(before):
-            done = apply_locally(self.optimizer, gradients)
+            done = self.optimizer.apply_gradients(gradients, experimental_aggregate_gradients=False)
         with tf.control_dependencies([] if done is None else [done]):
             factors = [
                 _hold_back(w, g, table, self.config, self.tables.layout_of(table))

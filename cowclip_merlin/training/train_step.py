@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import Diverged
@@ -92,15 +92,19 @@ def make_train_step(
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def step(batch: PackedBatch) -> None:
-        whole = batch
-        batch, rows = own_part(batch, data, group)
+        whole, rows = batch, None
+        if group is not None:  # this worker trains on its part
+            rows = data.count(batch)
+            batch = data.part(batch, *group.part_of(rows))
         batch = data.unpack(batch)
         if batch.weights is not None:
             rows = data.sum_of_weights(whole)
         if rows is not None:  # before XLA: on a GPU, int32 is in the host's memory
             rows = tf.cast(rows, tf.float32)
         variables = model.trainable_variables
-        features, of_tables, aggregate = _read(block, batch, variables)
+        cowclip = block.row_sync.cowclip
+        read = _read_at_once if cowclip is not None and cowclip.reads_batches else _read
+        features, of_tables, aggregate = read(block, batch, variables)
         losses, of_features, of_weights = backward(
             features, batch.labels, batch.offsets, batch.weights, rows
         )
@@ -133,6 +137,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     tf, group, block = compat.tensorflow(), workers.current(), model.blocks[0]
     targets = block.columns.targets
     losses_of = targets_losses.losses_of(targets, block.columns.scales)
+    one_click = only_clicks(targets)
 
     def compute(
         features: Features,
@@ -144,7 +149,7 @@ def _loss_and_gradients(model: CTRModel) -> Function:
         with tf.GradientTape() as tape:
             tape.watch(features.from_tables)
             z = tf.cast(block.logits_of(features, training=True), tf.float32)
-            z = z[:, 0] if only_clicks(targets) else z
+            z = z[:, 0] if one_click else z
             losses = losses_of(labels, z if offsets is None else z - offsets)
             if weights is not None:
                 losses *= weights
@@ -159,27 +164,32 @@ def _loss_and_gradients(model: CTRModel) -> Function:
     return tf.function(compute, jit_compile=True, autograph=False) if block.jit_compile else compute
 
 
-def _read(
-    block: ClickModel, batch: Batch, variables: Sequence[Variable]
-) -> tuple[Features | ReadFeatures, Callable[[list[Tensor | None]], list[Gradient]], bool]:
-    """Read what the layers need of a batch, by one operation if the model has one for it.
+_OfTables: TypeAlias = "Callable[[list[Tensor | None]], list[Gradient]]"
+_Read: TypeAlias = "tuple[Features | ReadFeatures, _OfTables, bool]"
+"""The features; a function from the gradients of their `from_tables`, None where no layer used it,
+to the gradients of the variables, None for those that were not read; and whether an optimizer must
+aggregate these."""
 
-    Returns:
-        The features; a function from the gradients of their `from_tables`, None where no layer
-        used it, to the gradients of the variables, None for those that were not read; and whether
-        an optimizer must aggregate these.
-    """
+
+def _read_at_once(block: ClickModel, batch: Batch, variables: Sequence[Variable]) -> _Read:
+    """Read what the layers need of a batch by one operation, if the model has one for it."""
+    tf, found = compat.tensorflow(), block.read_at_once(batch)
+    if found is None:
+        return _read(block, batch, variables)
+    features, read = found
+
+    def of_reads(gradients: list[Tensor | None]) -> list[Gradient]:
+        every = zip(features.from_tables, gradients)
+        pairs = read.pairs([tf.zeros_like(x) if g is None else g for x, g in every])
+        by_table = {table.ref(): slices for slices, table in pairs}
+        return [by_table.get(variable.ref()) for variable in variables]
+
+    return features, of_reads, False
+
+
+def _read(block: ClickModel, batch: Batch, variables: Sequence[Variable]) -> _Read:
+    """Read what the layers need of a batch."""
     tf = compat.tensorflow()
-    if found := block.read_at_once(batch):
-        features, read = found
-
-        def of_reads(gradients: list[Tensor | None]) -> list[Gradient]:
-            every = zip(features.from_tables, gradients)
-            pairs = read.pairs([tf.zeros_like(x) if g is None else g for x, g in every])
-            by_table = {table.ref(): slices for slices, table in pairs}
-            return [by_table.get(variable.ref()) for variable in variables]
-
-        return features, of_reads, False
     with tf.GradientTape() as tape:
         features = block.read(batch, training=True)
 
@@ -195,19 +205,6 @@ def _sums(ours: Sequence[Gradient], others: Sequence[Gradient]) -> list[Gradient
     tf = compat.tensorflow()
     both = [[g for g in pair if g is not None] for pair in zip(ours, others)]
     return [tf.add_n(found) if len(found) > 1 else (*found, None)[0] for found in both]
-
-
-def own_part(
-    batch: PackedBatch, data: Data, group: workers.Workers | None
-) -> tuple[PackedBatch, Tensor | None]:
-    """Return the part of a batch that this worker trains on, and the rows of the whole batch.
-
-    Without other workers, return the batch, and None.
-    """
-    if group is None:
-        return batch, None
-    rows = data.count(batch)
-    return data.part(batch, *group.part_of(rows)), rows
 
 
 MAX_ROWS_PER_EXECUTION, MAX_STEPS_PER_EXECUTION = 16384, 16

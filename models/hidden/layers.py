@@ -204,16 +204,17 @@ def applied(
 
 def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor | None:
     """Apply the layers as one operation; None if that is not possible."""
+    weights = layers[0].weights
+    gpu = engines.gpu_of(weights[0]) if weights else None
+    if gpu is None:
+        return None
     if isinstance(layers[0], HiddenLayer):
-        if tf.config.list_logical_devices("GPU"):
-            _say_why_not()
+        _say_why_not()
         return None
     dense = [_plain_dense(layer) for layer in layers]
     if None in dense or (dtype := _common_type(dense, h)) is None:
         return None
-    gpu = engines.gpu_of(dense[0].kernel)
-    engine = None if gpu is None else engines.engine_for(gpu, dtype)
-    if engine is None:
+    if (engine := engines.engine_for(gpu, dtype)) is None:
         return None
     # Outside of its layer, Keras reads a kernel in float32.
     kernels = [tf.convert_to_tensor(layer.kernel) for layer in dense]

@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import ClassVar, NamedTuple, NoReturn, TypeAlias
 
@@ -20,7 +21,6 @@ from cowclip_merlin.optimizer.config import Config, is_plain_adagrad, row_slots
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange import (
     add_replicated_weight,
-    apply_locally,
     device_of,
     run_in_replicas,
     strategy_of,
@@ -129,7 +129,7 @@ class Engine(ABC):
             optimizer: the dense optimizer.
             pairs: gradient, summed over replicas, and variable.
         """
-        return apply_locally(optimizer, pairs)
+        return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
     @abstractmethod
     def flush(self, *, wait: bool = True) -> None:
@@ -250,7 +250,11 @@ class RowEngine(Engine):
 
     def settings_of(self, table: Variable) -> RowSettings:
         """Return the settings of a table, which may have no clip."""
-        return replace(self.config, clip="none") if self.tables.skips(table) else self.config
+        return self._unclipped if self.tables.skips(table) else self.config
+
+    @cached_property
+    def _unclipped(self) -> RowSettings:
+        return replace(self.config, clip="none")
 
     def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""

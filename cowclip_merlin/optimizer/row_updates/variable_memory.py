@@ -13,7 +13,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
-from cowclip_merlin.types import Array, DType, Graph, Tensor, Variable
+from cowclip_merlin.types import Array, DType, Tensor, Variable
 
 tf = compat.tensorflow()
 
@@ -37,19 +37,12 @@ def call_in_graph(
     """
     if tf.executing_eagerly():
         return tf.numpy_function(function, inputs, types)
-    for graph in _graphs_of_functions() or [tf.compat.v1.get_default_graph()]:
+    graph = innermost = tf.compat.v1.get_default_graph()
+    while graph is innermost or hasattr(graph, "outer_graph"):
         graph._cowclip_functions = [*getattr(graph, "_cowclip_functions", ()), function]
+        graph = getattr(graph, "outer_graph", None)
     held = weakref.ref(function)
     return tf.numpy_function(lambda *arrays: held()(*arrays), inputs, types)
-
-
-def _graphs_of_functions() -> list[Graph]:
-    """List the graphs of the `tf.function`s that are traced now, the innermost first."""
-    graphs, graph = [], tf.compat.v1.get_default_graph()
-    while hasattr(graph, "outer_graph"):
-        graphs.append(graph)
-        graph = graph.outer_graph
-    return graphs
 
 
 def refuse_elsewhere(table: Variable, backend: str) -> None:
