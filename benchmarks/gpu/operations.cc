@@ -83,7 +83,7 @@ tf::Status RunLaunch(Node& node) {
     const bool value = i < node.inputs.size() && node.inputs[i].second.kind == Source::kValue;
     arguments[i] = value ? addresses[i] : &addresses[i];
   }
-  const int error = TheDriver().launch(node.function, node.blocks, 1, 1, kBlock, 1, 1, 0,
+  const int error = TheDriver().launch(node.function, node.blocks, 1, 1, BLOCK, 1, 1, 0,
                                        world.device.stream_.raw, arguments.data(), nullptr);
   return error ? tf::errors::Internal("CUDA error ", error) : tf::OkStatus();
 }

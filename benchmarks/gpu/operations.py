@@ -26,7 +26,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE
+from cowclip_merlin.kernels.cuda.source import FOLDER, program
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.types import Array
 
@@ -98,7 +98,7 @@ def build() -> Path:
         for header in HEADERS:
             Path(include, header).parent.mkdir(parents=True, exist_ok=True)
             Path(include, header).write_text('#include "tensorflow.h"\n', encoding="utf-8")
-        folders = [f"-I{folder}" for folder in (include, HERE, SOURCES)]
+        folders = [f"-I{folder}" for folder in (include, HERE, SOURCES, FOLDER)]
         flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
         command = [*shlex.split(found), *flags, *folders, str(files[0]), "-o", str(made), "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -167,7 +167,7 @@ class Gpu:
         self.library.world_use_stream(ctypes.c_void_p(self._stream.ptr))
         self._describe = self._gpu_ops.Describe(self._write_words)
         self.library.cowclip_set_describe(self._describe)
-        source = COMMON_SOURCE + (HERE / "batch.cu").read_text(encoding="utf-8")
+        source = program() + (HERE / "batch.cu").read_text(encoding="utf-8")
         module = self.xp.RawModule(code=source, options=self._gpu_ops.program_options(1, False))
         names = re.findall(r"__global__ void (\w+)", source)
         self.kernels = {name: module.get_function(name).kernel for name in names}

@@ -2,7 +2,7 @@
 
 Arrays are CuPy arrays. State (`w`, `m`, `v`) is float32 and contiguous. Gradients are float32 or
 bfloat16; because CuPy has no bfloat16, a uint16 array holds the bits of bfloat16.
-Norms are summed in float64. The CUDA source is in `kernels.cuda.arrays`.
+Norms are summed in float64. The CUDA source is in `kernels/cuda/arrays.cuh`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 from cowclip_merlin import choices
 from cowclip_merlin.choices import RowSettings, lacks_clip
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, SEGMENT, options, tile_of
+from cowclip_merlin.kernels.cuda.source import SEGMENT, options, program, tile_of
 from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 from cowclip_merlin.types import Array
 
@@ -31,7 +30,7 @@ def _kernel(name: str, d: int, bfloat16: bool) -> cupy.RawKernel:
 
 @cache
 def _module(flags: tuple[str, ...]) -> cupy.RawModule:
-    return cupy.RawModule(code=COMMON_SOURCE + ARRAY_SOURCE, options=flags)
+    return cupy.RawModule(code=program("arrays"), options=flags)
 
 
 def _launch(

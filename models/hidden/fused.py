@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
 from cowclip_merlin.kernels.cuda.nvrtc import packaged_files
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE
+from cowclip_merlin.kernels.cuda.source import program
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.types import DType, Floats, Tensor, Variable
 
@@ -214,8 +213,6 @@ _log = logging.getLogger("cowclip_merlin")
 FUNCTIONS = ("copy_matrices", "add_bias_relu", "row_products", "relu_gradient", "join_bias")
 """The kernels, in the order of `MlpFunction` in row_ops/mlp/engine.h."""
 
-PROGRAM = COMMON_SOURCE + MLP_SOURCE
-
 
 class EngineRecord(ctypes.Structure):
     """`CowClipMlp` of row_ops/mlp/engine.h."""
@@ -293,7 +290,7 @@ def load_kernels(device: int) -> gpu_ops.Loaded:
     import cupy
 
     with cupy.cuda.Device(gpu_ops.cuda_number(device)) as gpu:
-        module = cupy.RawModule(code=PROGRAM, options=gpu_ops.program_options(1, False))
+        module = cupy.RawModule(code=program("mlp"), options=gpu_ops.program_options(1, False))
         functions = [module.get_function(name).kernel for name in FUNCTIONS]
         blocks = gpu.attributes["MultiProcessorCount"] * gpu_ops.BLOCKS_PER_PROCESSOR
         addresses = tuple(each.ptr for each in functions)

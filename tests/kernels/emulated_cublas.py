@@ -52,11 +52,12 @@ class Fake:
 
 def loader(folder):
     """Stands for `engine.load_kernels`; libraries are in a folder."""
+    from cowclip_merlin.kernels.cuda.source import program
     from cowclip_merlin.models.hidden import fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def load(device):
-        library = compile_source(fused.PROGRAM, gpu_ops.program_options(1, False), folder)
+        library = compile_source(program("mlp"), gpu_ops.program_options(1, False), folder)
         found = [getattr(library, f"launch_{name}") for name in fused.FUNCTIONS]
         addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
         return gpu_ops.Loaded(addresses, blocks=3, host=True)

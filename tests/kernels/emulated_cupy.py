@@ -137,10 +137,12 @@ def fake_cupy(folder):
 
 def operation_kernels(folder):
     """Stands for `gpu_ops.load_kernels`; libraries are in a folder."""
+    from cowclip_merlin.kernels.cuda.source import program
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def load(device, d, bfloat16):
-        library = compile_source(gpu_ops.PROGRAM, gpu_ops.program_options(d, bfloat16), folder)
+        source = program(*gpu_ops.SOURCES)
+        library = compile_source(source, gpu_ops.program_options(d, bfloat16), folder)
         found = [getattr(library, f"launch_{name}") for name in gpu_ops.FUNCTIONS]
         addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
         return gpu_ops.Loaded(addresses, blocks=2, host=True)

@@ -90,7 +90,7 @@ def exact_replay(state, rates, adam):
 
 
 def approximate_replay(state, rates, adam, signs):
-    """`missed_step` of `kernels.cuda.replay`, whose products are fused; returns w, float32 [n]."""
+    """`missed_step` of `replay.cuh`, whose products are fused; returns w, float32 [n]."""
     (w, m, v), (keep_m, keep_v, epsilon, l2) = state, adam.constants
     for step, rate in enumerate(rates):
         g = l2 * w

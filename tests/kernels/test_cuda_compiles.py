@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.kernels.cuda.arrays import ARRAY_SOURCE
-from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
-from cowclip_merlin.kernels.cuda.mlp import MLP_SOURCE
-from cowclip_merlin.kernels.cuda.replay import READ_SOURCE, REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
-from cowclip_merlin.kernels.cuda.step import DENSE_SOURCE, STEP_SOURCE
+from cowclip_merlin.kernels.cuda.source import FOLDER, TILES, options, program, tile_of
 
 
 def find_nvcc():
@@ -27,10 +22,14 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
 ]
-OF_STEPS = GROUP_SOURCE + REPLAY_SOURCE + READ_SOURCE + STEP_SOURCE + DENSE_SOURCE
-SOURCE = COMMON_SOURCE + ARRAY_SOURCE + OF_STEPS + MLP_SOURCE
+FILES = ("group", "replay", "read", "step", "dense", "arrays", "mlp")
+SOURCE = program(*FILES)
 FLUSHED = "-ftz=true"  # as CuPy adds it
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
+
+
+def test_all_files_are_compiled():
+    assert {file.stem for file in FOLDER.glob("*.cuh")} == {"common", *FILES}
 
 
 @pytest.mark.one_case

@@ -8,11 +8,11 @@ from emulated_cupy import COMPILER, another_order, compile_source, pointer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.kernels.cuda.group import BLOCK, DIGIT_BITS, GROUP_SOURCE
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, options
+from cowclip_merlin.kernels.cuda.source import options, program
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
-CHUNK, DIGITS, NONE = 16 * BLOCK, 1 << DIGIT_BITS, np.iinfo(np.int64).max
+BLOCK, CHUNK, DIGIT_BITS, DIGITS = 256, 4096, 9, 512  # as in shared.h
+NONE = np.iinfo(np.int64).max
 SIZES = (1, 2, 31, 32, 33, 511, 512, 513, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 77)
 ROWS = (1, 2, 3, 512, 513, 1 << 18, (1 << 18) + 1, 1 << 27, (1 << 27) + 1, 1 << 31)
 
@@ -20,7 +20,7 @@ ROWS = (1, 2, 3, 512, 513, 1 << 18, (1 << 18) + 1, 1 << 27, (1 << 27) + 1, 1 << 
 @pytest.fixture(scope="module")
 def kernels(make_once):
     folder = make_once("emulated", lambda folder: None)  # filled by what needs a kernel
-    return compile_source(COMMON_SOURCE + GROUP_SOURCE, options(1, 1), folder)
+    return compile_source(program("group"), options(1, 1), folder)
 
 
 def launch(kernels, name, blocks, *args):

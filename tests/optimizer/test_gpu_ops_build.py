@@ -10,6 +10,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.cuda.source import program
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 from emulated_cupy import COMPILER
@@ -20,13 +21,13 @@ pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="n
 def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
-    found = re.findall(r"__global__ void (\w+)", gpu_ops.PROGRAM)
+    found = re.findall(r"__global__ void (\w+)", program(*gpu_ops.SOURCES))
     assert sorted(found) == sorted(gpu_ops.FUNCTIONS)
 
 
-def test_both_sides_agree_on_functions_fields_and_sizes(tf):
-    """CUDA C++, the C++ of the operations and Python each need them."""
-    from cowclip_merlin.kernels.cuda import group, source
+def test_python_and_the_operations_agree_on_functions_and_fields(tf):
+    """What the kernels share with the operations is in one header, shared.h."""
+    from cowclip_merlin.kernels.cuda import source
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
@@ -41,55 +42,8 @@ def test_both_sides_agree_on_functions_fields_and_sizes(tf):
         for name in re.findall(r"\w+", some)
     ]
     assert found == gpu_ops.TableRecord._fields_[:-1]
-    kernels = re.findall(r"^enum { (.*?) }", group.GROUP_SOURCE, re.M)
-    constants = ", ".join([*kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
-    sizes = {}
-    for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
-        sizes[name] = eval(value.replace("/", "//"), sizes)
-    assert sizes["kBlock"] == sizes["BLOCK"] == group.BLOCK
-    assert sizes["kChunk"] == sizes["CHUNK"]
-    assert sizes["kDigits"] == sizes["DIGITS"] == 1 << group.DIGIT_BITS
-    assert sizes["kDigitBits"] == sizes["DIGIT_BITS"] == group.DIGIT_BITS
-    assert sizes["DIGITS"] == 2 * sizes["BLOCK"]  # each thread has two
-    assert sizes["kSegment"] == source.SEGMENT
-
-
-@pytest.mark.parametrize(
-    "kernel, host, most",
-    [
-        ("Table", "ReplayTable", "MOST_TABLES"),
-        ("FetchTable", "FetchTable", "MOST_FETCH_TABLES"),
-        ("SumTable", "SumTable", "MOST_SUM_TABLES"),
-        ("StepTable", "StepTable", "MOST_STEP_TABLES"),
-        ("Weight", "DenseWeight", "MOST_WEIGHTS"),
-    ],
-)
-def test_both_sides_agree_on_what_a_kernel_is_given_by_value(tf, kernel, host, most):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
-    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
-    ours, theirs = fields_of(gpu_ops.PROGRAM, kernel), fields_of(header, host)
-    assert ours == theirs and len(ours) > 3
-    number = re.search(rf"{most} = (\d+)", gpu_ops.PROGRAM)[1]
-    assert re.search(rf"k{host}s = {number}\b", header)
-    lists = r"struct {}s {{\s+int count;\s+{} of\[{}\];"
-    assert re.search(lists.format(kernel, kernel, most), gpu_ops.PROGRAM)
-    assert re.search(lists.format(host, host, f"k{host}s"), header)
-
-
-def test_both_sides_agree_on_what_a_read_of_a_batch_is_given(tf):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
-    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
-    assert fields_of(gpu_ops.PROGRAM, "Reading") == fields_of(header, "Reading")
-
-
-def fields_of(source, struct):
-    """Types and names in order, in one spelling."""
-    text = re.search(rf"struct {struct} {{(.*?)\n}};", source, re.S)[1]
-    spelling = {"index_t": "Long", "word_t": "Word", "value_t": "void"}
-    words = re.findall(r"\w+|[*,;]", re.sub(r"//.*", "", text))
-    return [spelling.get(word, word) for word in words]
+    shared = source.FOLDER.joinpath("shared.h").read_text()
+    assert int(re.search(r"SEGMENT = (\d+)", shared)[1]) == source.SEGMENT
 
 
 @pytest.fixture

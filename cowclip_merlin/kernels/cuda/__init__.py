@@ -1,1 +1,1 @@
-"""CUDA C++ of the kernels, as strings that NVRTC compiles on the machine that runs them."""
+"""The CUDA C++ of the kernels, and its runtime compiler."""

@@ -62,7 +62,7 @@ class TableState(NamedTuple):
             device can scatter float32, and it represents integers up to HISTORY exactly.
         history: Adam's alpha of every step since the last flush, float32 [HISTORY]; negative for
             a step that the GPU refused, which no row replays. On a GPU it has further parts and
-            room for a third as many steps; see `kernels.cuda.replay`.
+            room for a third as many steps; see `kernels/cuda/replay.cuh`.
         count: number of steps since the last flush, int64 [1].
     """
 

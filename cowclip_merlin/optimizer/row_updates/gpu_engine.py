@@ -255,7 +255,7 @@ class GpuEngine(RowEngine):
         return [*state, self._status(tables[0]).handle]
 
     def _status(self, table: Variable) -> Variable:
-        """Return the variable that reports refused steps; see `refuse` in `kernels.cuda.group`."""
+        """Return the variable that reports refused steps; see `refuse` in group.cuh."""
         if "status" not in self._known:
             nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
             nothing[::3] = 0

@@ -26,11 +26,8 @@ from typing import NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda.group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
-from cowclip_merlin.kernels.cuda.replay import READ_SOURCE, REPLAY_SOURCE
-from cowclip_merlin.kernels.cuda.source import COMMON_SOURCE, TILES, options, tile_of
-from cowclip_merlin.kernels.cuda.step import DENSE_SOURCE, STEP_SOURCE
+from cowclip_merlin.kernels.cuda.source import FOLDER, TILES, options, program, tile_of
 from cowclip_merlin.system.files import atomic_write
 
 tf = compat.tensorflow()
@@ -67,7 +64,8 @@ def build() -> Path:
 
 
 def _library_name(flags: Sequence[str]) -> str:
-    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.rglob("*.*"))]
+    files = [*sorted(_SOURCE_FOLDER.rglob("*.*")), FOLDER / "shared.h"]
+    texts = [file.read_text(encoding="utf-8") for file in files]
     others = [flag for flag in flags if not flag.startswith("-I")]
     what = "\n".join([tf.version.VERSION, tf.version.GIT_VERSION, *others, *texts])
     return f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
@@ -96,7 +94,7 @@ def _build_in(folder: Path, name: str, flags: list[str], links: list[str]) -> Pa
 def _compile(file: Path, flags: list[str], links: list[str]) -> None:
     compiler, source = _compiler(), str(_SOURCE_FOLDER / "row_ops.cc")
     _log.info("compiling the GPU's row operations, once on this machine (half a minute)")
-    command = [*compiler, *flags, source, "-o", str(file), *links]
+    command = [*compiler, *flags, f"-I{FOLDER}", source, "-o", str(file), *links]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -128,7 +126,9 @@ FUNCTIONS = (
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
-PROGRAM = COMMON_SOURCE + GROUP_SOURCE + REPLAY_SOURCE + READ_SOURCE + STEP_SOURCE + DENSE_SOURCE
+SOURCES = ("group", "replay", "read", "step", "dense")
+"""The files of `program`."""
+
 BLOCKS_PER_PROCESSOR = 8
 SWEEP_STEPS = 1024
 """Steps in which all rows are brought up to date, a part of the table in each."""
@@ -270,7 +270,7 @@ def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
 
 
 def program_options(d: int, bfloat16: bool) -> tuple[str, ...]:
-    """Return the compiler options of PROGRAM, equal for all d up to a warp.
+    """Return the compiler options of the program, equal for all d up to a warp.
 
     >>> program_options(10, False) == program_options(1, False)
     True
@@ -284,7 +284,7 @@ def _load(device: int, flags: tuple[str, ...]) -> Loaded:
     import cupy
 
     with cupy.cuda.Device(cuda_number(device)) as gpu:
-        module = cupy.RawModule(code=PROGRAM, options=flags)
+        module = cupy.RawModule(code=program(*SOURCES), options=flags)
         functions = [module.get_function(name).kernel for name in FUNCTIONS]
         blocks = gpu.attributes["MultiProcessorCount"] * BLOCKS_PER_PROCESSOR
         addresses = tuple(each.ptr for each in functions)

@@ -34,7 +34,7 @@ class DenseOp : public RowOp {
     std::vector<DenseWeight> weights;
     for (int i = 0; i < count; ++i) {
       const Locked* state = &variables[3 * i];
-      const Long size = state[0].size(), needed = (size + kBlock - 1) / kBlock;
+      const Long size = state[0].size(), needed = (size + BLOCK - 1) / BLOCK;
       weights.push_back({state[0].data<float>(), state[1].data<float>(), state[2].data<float>(),
                          static_cast<const float*>(gradients[i].data()), size});
       weights[i].blocks = std::max<Long>(1, std::min<Long>(tables_[0]->blocks, needed));

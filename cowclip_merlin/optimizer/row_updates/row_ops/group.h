@@ -28,7 +28,7 @@ struct Digits {
   explicit Digits(Long rows) {
     int bits = 1;
     while (bits < 63 && (rows - 1) >> bits != 0) ++bits;
-    passes = (bits + kDigitBits - 1) / kDigitBits;
+    passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS;
     width = (bits + passes - 1) / passes;
   }
   int passes, width;
@@ -39,14 +39,14 @@ struct Digits {
 struct Counters {
   Counters(Long tiles, int passes) : tiles(tiles) {
     at_bins = 0;
-    at_taken = at_bins + passes * kDigits;
+    at_taken = at_bins + passes * DIGITS;
     at_states = (at_taken + passes + 1 + 1) / 2 * 2;  // states have two words
-    words = at_states + 2 * tiles * (passes * kBlock + 1);
+    words = at_states + 2 * tiles * (passes * BLOCK + 1);
   }
-  Word* Bins(int pass) const { return memory + at_bins + pass * kDigits; }
+  Word* Bins(int pass) const { return memory + at_bins + pass * DIGITS; }
   Word* Taken(int launch) const { return memory + at_taken + launch; }
   State* States(int launch) const {
-    return reinterpret_cast<State*>(memory + at_states) + launch * tiles * kBlock;
+    return reinterpret_cast<State*>(memory + at_states) + launch * tiles * BLOCK;
   }
   Word* memory = nullptr;
   Long tiles, at_bins, at_taken, at_states, words;
@@ -58,7 +58,7 @@ struct Counters {
 tensorflow::Status Group(OpKernelContext* context, Queue& queue, const CowClipTable& table,
                          const Tensor& ids, Long* status, const Groups& groups,
                          const Tensor* offsets = nullptr) {
-  const Long n = ids.NumElements(), tiles = (n + kChunk - 1) / kChunk;
+  const Long n = ids.NumElements(), tiles = (n + CHUNK - 1) / CHUNK;
   if (n > kMostIds)
     return tensorflow::errors::InvalidArgument(
         "a batch has ", n, " ids of one table, but a GPU can group at most ", kMostIds,

@@ -96,9 +96,9 @@ class Queue {
     void* pointers[] = {static_cast<void*>(&args)...};
     const unsigned grid = static_cast<unsigned>(blocks);
     if (host_) {
-      reinterpret_cast<void (*)(unsigned, unsigned, void**)>(function)(grid, kBlock, pointers);
+      reinterpret_cast<void (*)(unsigned, unsigned, void**)>(function)(grid, BLOCK, pointers);
     } else {
-      Note(TheDriver().launch(function, grid, 1, 1, kBlock, 1, 1, 0, stream_, pointers, nullptr));
+      Note(TheDriver().launch(function, grid, 1, 1, BLOCK, 1, 1, 0, stream_, pointers, nullptr));
     }
   }
   void Zero(void* at, std::size_t words) {

@@ -58,7 +58,7 @@ class ReadOp : public RowOp {
     reading.slots = groups.slots, reading.ids = groups.ids;
     if (table.exact) TF_RETURN_IF_ERROR(Fetch(context, queue, variables, steps, groups, n, &reading));
     if (n == 0) return tensorflow::OkStatus();
-    const Long blocks = std::min<Long>(table.blocks, (32 * batch + kBlock - 1) / kBlock);
+    const Long blocks = std::min<Long>(table.blocks, (32 * batch + BLOCK - 1) / BLOCK);
     queue.Launch(longest_->functions[kReadBatch], blocks, reading);
     return tensorflow::OkStatus();
   }

@@ -116,14 +116,14 @@ class RowOp : public OpKernel {
 
   // Number of blocks for a kernel with one tile per row, of at most n rows.
   static Long Blocks(const CowClipTable& table, Long n) {
-    const Long needed = (n * table.tile + kBlock - 1) / kBlock;
+    const Long needed = (n * table.tile + BLOCK - 1) / BLOCK;
     return std::max<Long>(1, std::min<Long>(table.blocks, needed));
   }
 
-  // The same for one whose warps take as many rows as fit; see `Share` in kernels/cuda/replay.py.
+  // The same for one whose warps take as many rows as fit; see `Share` in kernels/cuda/replay.cuh.
   static Long FullBlocks(const CowClipTable& table, Long n) {
     const Long warps = n / std::max(1, 32 / table.d) + 1;
-    return std::max<Long>(1, std::min<Long>(table.blocks, (32 * warps + kBlock - 1) / kBlock));
+    return std::max<Long>(1, std::min<Long>(table.blocks, (32 * warps + BLOCK - 1) / BLOCK));
   }
 
   // Returns the error of a refused step, once; stale rows cause only a warning.

@@ -33,7 +33,7 @@ class CatchUpOp : public RowOp {
     for (std::size_t i = 0; i < tables_.size(); ++i) {
       const Locked* state = &variables[i * per_table()];
       replays.push_back(Replay(*tables_[i], state, steps[i]));
-      replays[i].blocks = std::min<Long>(tables_[i]->blocks, (n + kBlock - 1) / kBlock);
+      replays[i].blocks = std::min<Long>(tables_[i]->blocks, (n + BLOCK - 1) / BLOCK);
     }
     LaunchFor<ReplayTables>(queue, kCatchUpRows, replays, ids->data(),
                             static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, status);

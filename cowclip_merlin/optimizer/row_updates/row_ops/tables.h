@@ -1,4 +1,4 @@
-// The tables that Python has registered, and the definitions that both languages share.
+// The tables that Python has registered, and the definitions that it shares.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -6,11 +6,13 @@
 #include <mutex>
 #include <vector>
 
+#include "shared.h"  // of the kernels, in kernels/cuda
+
 namespace {
 
-using Word = std::uint32_t;
-using Long = long long;
-using State = std::uint64_t;
+using Word = word_t;
+using Long = index_t;
+using State = state_t;
 
 // The order of FUNCTIONS in gpu_ops.py.
 enum Function {
@@ -18,11 +20,8 @@ enum Function {
   kCatchUpRows, kSweepRows, kStepWeights, kFetchRows, kReadBatch, kAdagradGroups, kFunctions,
 };
 
-constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 512, kDigitBits = 9;
 constexpr Long kMostIds = (1LL << 31) - 1;  // counts of a state have 31 bits
-constexpr Long kSegment = 128;
-constexpr int kReplayTables = 16, kSumTables = 16, kStepTables = 16, kDenseWeights = 64;
-constexpr int kFetchTables = 16;
+constexpr Long kSegment = SEGMENT;
 constexpr Long kNone = std::numeric_limits<Long>::max();
 
 }  // namespace
@@ -38,94 +37,6 @@ struct CowClipTable {
   float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
   double r, least, bound;
   void* functions[kFunctions];
-};
-
-// What a replay needs to know about a table, and the tables of one launch; equal to `Table` and
-// `Tables` in kernels/cuda/replay.py.
-struct ReplayTable {
-  float *w, *m, *v, *last;
-  const float* history;
-  const Long* steps;
-  Long capacity, rows;
-  int d, tile, slot, first_block, blocks;
-  int parts;
-  float keep_m, keep_v, epsilon, l2;
-};
-struct ReplayTables {
-  int count;
-  ReplayTable of[kReplayTables];
-};
-
-// What the rows of a table need that a batch reads, and what `read_batch` reads and writes; equal to
-// the structs of these names in kernels/cuda/read.py.
-struct FetchTable {
-  const float *w, *m, *v, *last, *history;
-  const Long* steps;
-  const Word *ids, *u;
-  float *row_w, *row_m, *row_v;
-  Long capacity;
-  int d, first_block, blocks;
-  float keep_m, keep_v, epsilon, l2;
-};
-struct FetchTables {
-  int count;
-  FetchTable of[kFetchTables];
-};
-struct Reading {
-  const float *w, *wide;
-  const Word *slots;
-  const Word *ids;
-  const float* x;
-  void* flat;
-  float *first;
-  float *second, *sums;
-  Long batch;
-  int fields, d, tile, numbers, width;
-};
-
-// What the sums of a table need; equal to `SumTable` and `SumTables` in kernels/cuda/step.py.
-struct SumTable {
-  const void* values;
-  const float *row_g, *sums, *w;
-  const Word *order, *starts, *ids, *u;
-  Word *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
-  float *partial, *g;
-  int d, tile, slot, first_block, blocks, fields, pitch, compact, shift;
-  Word reciprocal;
-};
-struct SumTables {
-  int count;
-  SumTable of[kSumTables];
-};
-
-// What a step needs to know about a table; equal to `StepTable` and `StepTables` in
-// kernels/cuda/step.py.
-struct StepTable {
-  float *w, *m, *v, *last, *history;
-  const float *g, *row_w, *row_m, *row_v;
-  const Word *ids, *starts, *u;
-  const Long* steps;
-  Long* done;
-  Long capacity, rows;
-  double r, least, bound;
-  int d, tile, slot, first_block, blocks, kind, counted, width;
-  float keep_m, keep_v, epsilon, l2;
-};
-struct StepTables {
-  int count;
-  StepTable of[kStepTables];
-};
-
-// Dense weights of one launch; equal to `Weight` and `Weights` in kernels/cuda/dense.py.
-struct DenseWeight {
-  float *w, *m, *v;
-  const float* g;
-  Long size;
-  int first_block, blocks;
-};
-struct DenseWeights {
-  int count;
-  DenseWeight of[kDenseWeights];
 };
 
 // Writes one line for `row` (or id) of a table into `out`; `what` is 0 for a gradient that is not

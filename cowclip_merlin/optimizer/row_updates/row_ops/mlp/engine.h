@@ -15,19 +15,6 @@ struct CowClipMlp {
   void* functions[5];
 };
 
-// Equal to `Matrix` and `Matrices` in kernels/cuda/mlp.py.
-struct CopyMatrix {
-  const void* from;
-  void* to;
-  Long from_rows, from_columns, from_stride, to_rows, to_columns;
-  int from_bfloat16, to_bfloat16;
-  int first_block, blocks;
-};
-struct CopyMatrices {
-  int count;
-  CopyMatrix of[32];
-};
-
 }  // extern "C"
 
 namespace {
@@ -57,7 +44,7 @@ class MlpEngine {
       CopyMatrix& one = some.of[some.count++] = all[i];
       one.first_block = blocks;
       blocks += one.blocks = Blocks(one.to_rows * one.to_columns);
-      if (some.count < 32 && i + 1 < all.size()) continue;
+      if (some.count < MOST_MATRICES && i + 1 < all.size()) continue;
       queue.Launch(record_.functions[kCopyMatrices], blocks, some);
       some.count = blocks = 0;
     }
@@ -69,7 +56,7 @@ class MlpEngine {
   }
   // Threads of a block that take the same 16 bytes of columns of different rows in `ReluGradient`.
   static Long Lanes(Long columns, bool bfloat16) {
-    return std::max<Long>(1, kBlock / (columns / (bfloat16 ? 8 : 4)));
+    return std::max<Long>(1, BLOCK / (columns / (bfloat16 ? 8 : 4)));
   }
   // Blocks of `ReluGradient`: each makes a row of partial sums.
   Long Parts(Long rows, Long columns, bool bfloat16) const {
@@ -103,7 +90,7 @@ class MlpEngine {
                  static_cast<int>(parts), static_cast<int>(columns));
   }
   int Blocks(Long size) const {
-    const Long needed = (size + kBlock - 1) / kBlock;
+    const Long needed = (size + BLOCK - 1) / BLOCK;
     return static_cast<int>(std::max<Long>(1, std::min<Long>(record_.blocks, needed)));
   }
 

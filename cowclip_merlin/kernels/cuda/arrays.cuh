@@ -1,11 +1,6 @@
-"""CUDA C++ of the kernels for arrays of your own, which `kernels.cupy` launches.
+// Kernels for arrays of your own, which kernels/cupy.py launches. Follows common.cuh. The optimizer
+// launches none of these kernels.
 
-The source follows `source.COMMON_SOURCE`. The optimizer launches none of these kernels.
-"""
-
-from __future__ import annotations
-
-ARRAY_SOURCE = r"""
 __device__ inline void mark(float x, index_t index, index_t* bad) {
     if (x - x != 0.0f) atomicMin(bad, index);  // Inf - Inf and NaN - NaN are NaN
 }
@@ -182,4 +177,3 @@ extern "C" __global__ void replay_rows(
     m[at] = my_m;
     v[at] = my_v;
 }
-"""

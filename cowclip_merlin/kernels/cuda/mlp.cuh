@@ -1,11 +1,6 @@
-"""CUDA C++ beside the matrix products of the hidden layers: conversions, ReLU, and its gradient.
+// Beside the matrix products of the hidden layers: conversions, ReLU, and its gradient. Follows
+// common.cuh in a program of its own.
 
-The source follows `source.COMMON_SOURCE` in a program of its own.
-"""
-
-from __future__ import annotations
-
-MLP_SOURCE = r"""
 __device__ inline float load(const void* from, index_t i, int bfloat16) {
     if (!bfloat16) return ((const float*)from)[i];
     return from_bfloat16(((const bfloat16_t*)from)[i]);
@@ -53,24 +48,8 @@ __device__ inline void store_many(float* to, const float* x) {
     *(Words*)to = words;
 }
 
-// A matrix to be copied to another type or shape, with some blocks of the launch. What is beyond
-// the source is 0. Equal to `CopyMatrix` in row_ops/mlp/engine.h.
-struct Matrix {
-    const void* from;
-    void* to;
-    index_t from_rows, from_columns, from_stride, to_rows, to_columns;
-    int from_bfloat16, to_bfloat16;
-    int first_block, blocks;
-};
-
-enum { MOST_MATRICES = 32 };
-struct Matrices {
-    int count;
-    Matrix of[MOST_MATRICES];
-};
-
-extern "C" __global__ void copy_matrices(const __grid_constant__ Matrices matrices) {
-    const Matrix& one = one_of_block(matrices);
+extern "C" __global__ void copy_matrices(const __grid_constant__ CopyMatrices matrices) {
+    const CopyMatrix& one = one_of_block(matrices);
     const index_t size = one.to_rows * one.to_columns;
     for (index_t i = thread_of(one); i < size; i += threads_of(one)) {
         const index_t row = i / one.to_columns, column = i - row * one.to_columns;
@@ -266,4 +245,3 @@ extern "C" __global__ void join_bias(const float* partial, float* bias, int part
     }
     if (me < 8 && column < columns) bias[column] = sums[me];
 }
-"""

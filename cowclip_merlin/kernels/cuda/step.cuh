@@ -1,44 +1,11 @@
-"""CUDA C++ of a step: sums, L2, clip, Adam or Adagrad of rows, and Adam of the dense weights.
+// A step: sums, L2, clip, Adam or Adagrad of rows. Follows replay.cuh.
+//
+// The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
+// launch does not depend on it: each tile takes several rows. One launch serves several tables.
 
-The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
-launch does not depend on it: each tile takes several rows. One launch serves several tables. The
-source follows `COMMON_SOURCE`, `GROUP_SOURCE` and `REPLAY_SOURCE` in one program and uses their
-functions.
-
-One launch updates all dense weights. Its source follows `STEP_SOURCE` in one program and uses its
-functions.
-"""
-
-from __future__ import annotations
-
-STEP_SOURCE = r"""
 __device__ inline void check_sum(float x, index_t* status, int table, word_t row) {
     if (x - x != 0.0f) refuse(status, table, 0, row);  // Inf - Inf and NaN - NaN are NaN
 }
-
-// What the sums of a table need. One launch serves several tables; see `one_of_block`. Equal to
-// `SumTable` in row_ops/tables.h.
-//
-// With `fields` = 0, there is a gradient for each occurrence, values [n, d]. Otherwise occurrence i
-// is in row b = i / fields of a batch, by `reciprocal` and `shift`. Its gradient is in that of the
-// hidden layers' input, values [b, pitch], from i % fields * d on. With `sums`, FM's term
-// row_g[b] * (sums[b] - w) is added, whose sums of embeddings are [b, d]. Id weights have neither
-// values nor sums: the gradient of their sum is row_g[b].
-struct SumTable {
-    const value_t* values;
-    const float *row_g, *sums, *w;
-    const word_t *order, *starts, *ids, *u;
-    word_t *queued, *hot, *hot_first, *piece_begin, *piece_end, *piece_row;
-    float *partial, *g;
-    int d, tile, slot, first_block, blocks, fields, pitch, compact, shift;
-    word_t reciprocal;
-};
-
-enum { MOST_SUM_TABLES = 16 };
-struct SumTables {
-    int count;
-    SumTable of[MOST_SUM_TABLES];
-};
 
 // Coordinate j of the gradients of a batch and distinct row: where it begins in each array, and
 // bytes from one occurrence or row of the batch to the next.
@@ -152,29 +119,6 @@ extern "C" __global__ void join_queued(
         }
     }
 }
-
-// What a step needs to know about a table; see `SumTable`. Equal to `StepTable` in
-// row_ops/tables.h. A table without step counts has neither `last` nor what belongs to it. If the
-// rows have been fetched, they are up to date and lie side by side, row_w [u, d] and so on. With
-// Adagrad, m has `width` accumulators per row, and there is no v; `rows` is not 0 if absent rows
-// step, too.
-struct StepTable {
-    float *w, *m, *v, *last, *history;
-    const float *g, *row_w, *row_m, *row_v;
-    const word_t *ids, *starts, *u;
-    const index_t* steps;  // since the last flush, before this step
-    index_t* done;         // after it
-    index_t capacity, rows;
-    double r, least, bound;
-    int d, tile, slot, first_block, blocks, kind, counted, width;
-    float keep_m, keep_v, epsilon, l2;
-};
-
-enum { MOST_STEP_TABLES = 16 };
-struct StepTables {
-    int count;
-    StepTable of[MOST_STEP_TABLES];
-};
 
 // One step of a distinct row, after the steps that it has missed; MANY coordinates per lane. All
 // lanes of a warp call it, because they shuffle; only those `inside` have a row. Returns the
@@ -349,53 +293,3 @@ extern "C" __global__ void summarize(
     *share = (float)((double)sums[1] / rows);
     *mean = (float)((double)sums[2] / 4294967296.0 / rows);
 }
-"""
-
-
-DENSE_SOURCE = r"""
-// A weight tensor, with some blocks of the launch. Equal to `DenseWeight` in row_ops/tables.h.
-struct Weight {
-    float *w, *m, *v;
-    const float* g;
-    index_t size;
-    int first_block, blocks;
-};
-
-enum { MOST_WEIGHTS = 64 };
-struct Weights {
-    int count;
-    Weight of[MOST_WEIGHTS];
-};
-
-// One step of Adam of all these weights, unless the tables have refused the step. Numbers whose
-// gradient is not finite stay, and the next step is refused: fused layers turn NaN into 0 on their
-// way forward, so no loss may ever show it. Another block may report such a number meanwhile, so
-// one thread reads the status for its block, whose threads leave together.
-extern "C" __global__ void step_weights(
-    const __grid_constant__ Weights weights, const float* rate, const index_t* iterations,
-    const float* beta_1, const float* beta_2, float epsilon, index_t* status) {
-    __shared__ float alpha;
-    __shared__ bool refused;
-    if (threadIdx.x == 0) {
-        refused = status[0] != 0;
-        alpha = corrected_rate(*rate, *iterations, *beta_1, *beta_2);
-    }
-    __syncthreads();
-    if (refused) return;
-    const float keep_m = 1.0f - *beta_1, keep_v = 1.0f - *beta_2, my_alpha = alpha;
-    const Weight& one = one_of_block(weights);
-    const index_t threads = threads_of(one);
-    for (index_t i = thread_of(one); i < one.size; i += threads) {
-        const float g = one.g[i];
-        if (g - g != 0.0f) {  // NaN or infinite
-            status[0] = 1;
-            continue;
-        }
-        float w = one.w[i], m = one.m[i], v = one.v[i];
-        adam(w, m, v, g, my_alpha, keep_m, keep_v, epsilon);
-        one.w[i] = w;
-        one.m[i] = m;
-        one.v[i] = v;
-    }
-}
-"""

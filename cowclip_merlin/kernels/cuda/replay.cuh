@@ -1,20 +1,10 @@
-"""CUDA C++ that replays the steps that rows have missed, and reads the rows of a batch.
+// Replay the steps that rows have missed. Follows group.cuh.
+//
+// A replay computes roots and quotients approximately: NVIDIA documents relative errors of at most
+// 2^-23 and 2^-22. `tests/kernels/replay_arithmetic.py` says how far these take a weight from the
+// exact replay. It ends early when the number is at rest, by the rule of
+// `kernels.loops.replay.is_at_rest`.
 
-`REPLAY_SOURCE` follows `source.COMMON_SOURCE` and `group.GROUP_SOURCE` in one program and uses
-their functions. A replay computes roots and quotients approximately: NVIDIA documents relative
-errors of at most 2^-23 and 2^-22. `tests/kernels/replay_arithmetic.py` says how far these take a
-weight from the exact replay. It ends early when the number is at rest, by the rule of
-`kernels.loops.replay.is_at_rest`.
-
-`fetch_rows` applies the missed steps to the distinct rows of a batch and writes the rows side by
-side. The tables stay as they are, so a refused step needs no repair. `read_batch` then writes the
-input of the hidden layers, the sum of the id weights and the second-order term of FM in one pass.
-The source follows `REPLAY_SOURCE` in one program and uses its functions.
-"""
-
-from __future__ import annotations
-
-REPLAY_SOURCE = r"""
 // The history of the steps since the last flush is one array of three parts: the rate of each step,
 // which is negative if the step was refused [capacity]; and of the steps before each step, the
 // largest rate [capacity + 1], and how many were refused [capacity + 1]. A largest rate of 0 is
@@ -103,26 +93,8 @@ __device__ inline bool replay(float& w, float& m, float& v, index_t from, index_
     return missed;
 }
 
-// What a replay needs to know about a table. One launch serves several tables: each has some blocks
-// of it, and tiles for its own row length. Equal to `ReplayTable` in row_ops/tables.h. The number
-// of steps since the last flush is in device memory: the host need not know it.
-struct Table {
-    float *w, *m, *v, *last;
-    const float* history;
-    const index_t* steps;
-    index_t capacity, rows;
-    int d, tile, slot, first_block, blocks;
-    int parts;  // of a table that is swept in as many steps; 0 if it is flushed
-    float keep_m, keep_v, epsilon, l2;
-};
-
-enum { MOST_TABLES = 16 };
-struct Tables {
-    int count;
-    Table of[MOST_TABLES];
-};
-
-__device__ inline void replay_number(const Table& table, index_t at, index_t from, index_t to) {
+__device__ inline void replay_number(const ReplayTable& table, index_t at, index_t from,
+                                     index_t to) {
     float my_w = table.w[at], my_m = table.m[at], my_v = table.v[at];
     replay(my_w, my_m, my_v, from, to, table.history, table.capacity, table.keep_m,
            table.keep_v, table.epsilon, table.l2);
@@ -146,7 +118,8 @@ struct Share {
 
 // Returns the number of steps that the row of an id has seen, if this lane is the first to take it;
 // otherwise at least `to`. It reports an id outside the table.
-__device__ inline index_t take_row(const Table& table, index_t id, index_t to, index_t* status) {
+__device__ inline index_t take_row(const ReplayTable& table, index_t id, index_t to,
+                                   index_t* status) {
     if (id < 0 || id >= table.rows) {
         refuse(status, table.slot, 1, id);
         return to;
@@ -161,10 +134,10 @@ __device__ inline index_t take_row(const Table& table, index_t id, index_t to, i
 // one id. The first lane takes the row, and the tiles of its warp replay the rows that the lanes
 // have taken.
 extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
-    const __grid_constant__ Tables tables, const void* ids, int wide, index_t n, index_t* status) {
+    const __grid_constant__ ReplayTables tables, const void* ids, int wide, index_t n, index_t* status) {
     // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
     if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
-    const Table& table = one_of_block(tables);
+    const ReplayTable& table = one_of_block(tables);
     const int lane = threadIdx.x % 32, tile = lane / table.tile, in_tile = lane % table.tile;
     const int tiles = 32 / table.tile, d = table.d;
     const index_t to = *table.steps, warps = threads_of(table) / 32;
@@ -190,8 +163,8 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void catch_up_rows(
 // to date and set their step count to 0. It also runs after a refused step: a row must not keep a
 // count of a history that is forgotten.
 extern "C" __launch_bounds__(BLOCK, 5) __global__ void sweep_rows(
-    const __grid_constant__ Tables tables) {
-    const Table& table = one_of_block(tables);
+    const __grid_constant__ ReplayTables tables) {
+    const ReplayTable& table = one_of_block(tables);
     const int d = table.d;
     const Share mine(d);
     const index_t to = *table.steps;
@@ -209,104 +182,3 @@ extern "C" __launch_bounds__(BLOCK, 5) __global__ void sweep_rows(
         if (row < end && mine.j == 0) table.last[row] = whole ? 0.0f : (float)to;
     }
 }
-"""
-
-
-READ_SOURCE = r"""
-// What the rows of a table need that a batch reads; see `one_of_block`. Equal to `FetchTable` in
-// row_ops/tables.h.
-struct FetchTable {
-    const float *w, *m, *v, *last, *history;
-    const index_t* steps;
-    const word_t *ids, *u;
-    float *row_w, *row_m, *row_v;  // [u, d]
-    index_t capacity;
-    int d, first_block, blocks;
-    float keep_m, keep_v, epsilon, l2;
-};
-
-enum { MOST_FETCH_TABLES = 16 };
-struct FetchTables {
-    int count;
-    FetchTable of[MOST_FETCH_TABLES];
-};
-
-// Copy the distinct rows of a batch, after the steps that they have missed; one lane per number.
-extern "C" __launch_bounds__(BLOCK, 4) __global__ void fetch_rows(
-    const __grid_constant__ FetchTables tables) {
-    const FetchTable& t = one_of_block(tables);
-    const int d = t.d;
-    const Share mine(d);
-    const index_t rows = t.u[0], to = *t.steps;
-    const int step = threads_of(t) / 32 * mine.rows;
-    for (index_t row = thread_of(t) / 32 * mine.rows + mine.row; row < rows; row += step) {
-        const index_t id = t.ids[row], from = (index_t)t.last[id];
-        for (int j = mine.j; j < d; j += 32) {
-            float my_w = t.w[id * d + j], my_m = t.m[id * d + j], my_v = t.v[id * d + j];
-            replay(my_w, my_m, my_v, from, to, t.history, t.capacity, t.keep_m, t.keep_v,
-                   t.epsilon, t.l2);
-            t.row_w[row * d + j] = my_w;
-            t.row_m[row * d + j] = my_m;
-            t.row_v[row * d + j] = my_v;
-        }
-    }
-}
-
-// What `read_batch` reads and writes. Equal to `Reading` in row_ops/tables.h.
-struct Reading {
-    const float *w, *wide;  // rows of the embeddings [., d], and id weights [.] or null
-    const word_t *slots;    // index of the distinct id of each occurrence [b, fields]
-    const word_t *ids;      // distinct ids, if rows lie in the tables; null if side by side
-    const float* x;         // [b, numbers]
-    value_t* flat;          // [b, width]: embeddings, numbers, zeros
-    float *first;           // sum of the id weights [b], or null
-    float *second, *sums;   // second-order term [b] and sums of embeddings [b, d], or null
-    index_t batch;
-    int fields, d, tile, numbers, width;
-};
-
-__device__ inline float warp_sum(float x, int from) {
-    for (int k = from; k < 32; k *= 2) x += __shfl_xor_sync(ALL_LANES, x, k);
-    return x;
-}
-
-// One warp per row of the batch; neighboring tiles of a warp take neighboring fields.
-extern "C" __launch_bounds__(BLOCK, 5) __global__ void read_batch(
-    const __grid_constant__ Reading r) {
-    const int lane = threadIdx.x % 32, in_tile = lane % r.tile, tiles = 32 / r.tile;
-    const int d = r.d, fields = r.fields, embedded = fields * d;
-    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
-    for (index_t b = this_thread() / 32; b < r.batch; b += warps) {
-        const word_t* slots = r.slots + b * fields;
-        value_t* flat = r.flat + b * r.width;
-        float pairs = 0.0f, first = 0.0f;
-        for (int begin = 0; begin < d; begin += r.tile) {
-            const int j = begin + in_tile;
-            float sum = 0.0f, squares = 0.0f;
-#pragma unroll 4
-            for (int f = lane / r.tile; j < d && f < fields; f += tiles) {
-                const index_t row = r.ids ? r.ids[slots[f]] : slots[f];
-                const float w = r.w[row * d + j];
-                flat[f * d + j] = narrow(w);
-                sum += w;
-                squares += w * w;
-            }
-            if (!r.second) continue;
-            sum = warp_sum(sum, r.tile);
-            squares = warp_sum(squares, r.tile);
-            if (lane >= r.tile || j >= d) continue;
-            r.sums[b * d + j] = sum;
-            pairs += sum * sum - squares;
-        }
-        for (int f = lane; r.wide && f < fields; f += 32)
-            first += r.wide[r.ids ? r.ids[slots[f]] : slots[f]];
-        for (int k = lane; k < r.width - embedded; k += 32)
-            flat[embedded + k] = narrow(k < r.numbers ? r.x[b * r.numbers + k] : 0.0f);
-        pairs = warp_sum(pairs, 1);
-        first = warp_sum(first, 1);
-        if (lane != 0) continue;
-        if (r.second) r.second[b] = 0.5f * pairs;
-        if (r.wide) r.first[b] = first;
-    }
-}
-"""

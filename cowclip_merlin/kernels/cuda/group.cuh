@@ -1,33 +1,22 @@
-"""CUDA C++ that groups the ids of a batch: a stable radix sort, then the distinct ids.
+// Group the ids of a batch: a stable radix sort, then the distinct ids. Follows common.cuh.
+//
+// Sums over the tiles before a tile take one launch ("decoupled look-back"). A tile of keys needs the
+// counts of all tiles before it, and gets them by looking back: each tile publishes its own counts,
+// then adds those of the tiles before it until it finds one that already knows its sum. This is safe
+// for two reasons:
+//
+// - A state holds counts and flag in one aligned word of 64 bits, which is read and written whole. A
+//   reader that sees the flag sees the counts, and reads nothing else on its strength. So neither a
+//   fence nor an order of several words is needed; `volatile` keeps the word out of L1 and registers.
+// - A block takes the number of its tile from a counter when it starts. So all earlier tiles belong
+//   to blocks that run or have ended. Each publishes its counts before it waits, and waits only for
+//   earlier tiles. The first never waits, so by induction no tile waits forever, however few blocks
+//   the GPU runs at once.
+//
+// No kernel waits for the host, because the number of distinct ids stays in GPU memory. All counts
+// are integers and all orders are fixed, so the same ids give the same groups in every run.
 
-Sums over the tiles before a tile take one launch ("decoupled look-back"). A tile of keys needs the
-counts of all tiles before it, and gets them by looking back: each tile publishes its own counts,
-then adds those of the tiles before it until it finds one that already knows its sum. This is safe
-for two reasons:
-
-- A state holds counts and flag in one aligned word of 64 bits, which is read and written whole. A
-  reader that sees the flag sees the counts, and reads nothing else on its strength. So neither a
-  fence nor an order of several words is needed; `volatile` keeps the word out of L1 and registers.
-- A block takes the number of its tile from a counter when it starts. So all earlier tiles belong
-  to blocks that run or have ended. Each publishes its counts before it waits, and waits only for
-  earlier tiles. The first never waits, so by induction no tile waits forever, however few blocks
-  the GPU runs at once.
-
-No kernel waits for the host, because the number of distinct ids stays in GPU memory. All counts
-are integers and all orders are fixed, so the same ids give the same groups in every run.
-"""
-
-from __future__ import annotations
-
-BLOCK = 256
-"""Threads per block; each handles two of the 512 digits of a radix pass."""
-
-LOOK_BACK_SOURCE = r"""
-typedef unsigned int word_t;
-typedef unsigned long long state_t;
-
-enum { BLOCK = 256, ITEMS = 16, CHUNK = BLOCK * ITEMS, WARPS = BLOCK / 32, DIGITS = 512 };
-enum { DIGIT_BITS = 9, MOST_PASSES = 4, LOOK = 4 };
+enum { WARPS = BLOCK / 32, MOST_PASSES = 4, LOOK = 4 };
 #define ALL_LANES 0xffffffffu
 
 // The number of this block's tile of CHUNK keys; see above. Also a barrier.
@@ -91,15 +80,7 @@ __device__ inline state_t look_back(state_t* states, index_t tile, int width, in
     if (tile > 0) publish(&states[tile * width + k], THROUGH, before + counts);
     return before;
 }
-"""
 
-
-DIGIT_BITS = 9
-"""Most key bits that one pass sorts by."""
-
-GROUP_SOURCE = (
-    LOOK_BACK_SOURCE
-    + r"""
 // Status that the host reads: status[0] is 1 after a rejected step. Then follow for each table:
 // the smallest row with a gradient that is not finite, the smallest id outside the table, and 1 if
 // rows were stale.
@@ -344,5 +325,3 @@ extern "C" __global__ void heads(
         starts[head] = (word_t)i;
     }
 }
-"""
-)
