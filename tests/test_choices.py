@@ -17,8 +17,6 @@ from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble
-from cowclip_merlin.online.logs import open_log
-from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig
 
@@ -224,27 +222,3 @@ def test_a_new_rule_is_one_entry(tmp_path):
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "invariant, triple" in " ".join(done.stdout.split())
-
-
-class KeptLog(FileLog):
-    """A log in a folder, with an address of its own."""
-
-    def __init__(self, url, *, create):
-        super().__init__(url.removeprefix("kept://here"), create=create)
-
-
-def test_a_log_of_a_new_kind(tmp_path, monkeypatch, capsys):
-    """Its author writes a class, and an entry in `LOG_KINDS`."""
-    kind = open_log.LogKind(path=f"{__name__}.KeptLog", form="kept://here/FOLDER")
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[KeptLog.__module__])
-    monkeypatch.setattr(open_log, "LOG_KINDS", {**open_log.LOG_KINDS, "kept": kind})
-    log = open_log.open_log(f"kept://here{tmp_path / 'log'}", create=True)
-    log.append([b"first", b"second"])
-    again = open_log.open_log(f"kept://here{tmp_path / 'log'}")
-    messages = again.read(again.start(), 10)
-    assert [message.value for message in messages] == [b"first", b"second"]
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["online", "train", "--help"])
-    assert "kept://here/FOLDER" in "".join(capsys.readouterr().out.split())
-    with pytest.raises(InputError, match="kafka://HOST:9092/TOPIC or kept://here/FOLDER"):
-        open_log.open_log("other://host/name")

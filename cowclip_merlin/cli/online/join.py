@@ -7,7 +7,7 @@ import sys
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.settings import add_options, settings_from
 
@@ -24,7 +24,7 @@ stopped or killed."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online join`."""
     add = parser.add_argument
-    add("--impressions", required=True, metavar="LOG", help=f"log to read: {log_forms()}")
+    add("--impressions", required=True, metavar="LOG", help=f"log to read: {LOG_FORMS}")
     add("--actions", required=True, metavar="LOG", help="log of clicks to read, like --impressions")
     add("--to", required=True, metavar="LOG", help="log of examples to write, like --impressions")
     add("--features", required=True, metavar="YAML", help="features file with a key")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.addresses import is_address
 from cowclip_merlin.errors import InputError, missing_online_package
-from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.serving.live.web.limits import Listening, ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="log",
         required=True,
         metavar="LOG",
-        help=f"log of the trainer: {log_forms()}",
+        help=f"log of the trainer: {LOG_FORMS}",
     )
     text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"
     add("--run", dest="run_folder", metavar="RUN", help=text)

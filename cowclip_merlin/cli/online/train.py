@@ -12,7 +12,7 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.launcher.call import LaunchSettings
-from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.settings import add_options, settings_from, values_from
@@ -33,9 +33,7 @@ Run the same command again to resume after a stop or a crash. Ctrl-C writes a sn
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online train`."""
     add = parser.add_argument
-    add(
-        "--from", dest="events", required=True, metavar="LOG", help=f"events to read: {log_forms()}"
-    )
+    add("--from", dest="events", required=True, metavar="LOG", help=f"events to read: {LOG_FORMS}")
     add("--features", required=True, metavar="YAML", help="features file")
     add("--out", required=True, metavar="RUN", help="run folder: a new one, or one to resume")
     add("--to", dest="servers", metavar="LOG", help="log for servers to write, like --from")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.processes import check_host
@@ -60,23 +60,29 @@ def parse_address(url: str, form: str) -> LogAddress:
     >>> address.name, address.user, address.password, dict(address.options)
     ('redis://host:6379/clicks', 'me', 'secret', {'db': '2'})
     """
-    scheme, _, rest = url.partition("://")
-    rest, _, query = rest.partition("?")
-    login, _, place = rest.rpartition("@")
+    parts = _split(url)
+    login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
-    hosts, _, path = place.partition("/")
-    path = path.strip("/")
-    if not hosts or not path or any(not host or host[0] == ":" for host in hosts.split(",")):
-        shown = f"{scheme}://..." if "@" in url else url  # without a password
+    path = parts.path.strip("/")
+    # An @ in the path is that after a password with a slash, which must be written %2F.
+    if not path or "@" in path or any(host[:1] in ("", ":") for host in hosts.split(",")):
+        shown = f"{url.partition('://')[0]}://..." if "@" in url else url  # without a password
         raise InputError(f"{shown}: incomplete address; give {form}")
     return LogAddress(
-        scheme=scheme,
+        scheme=parts.scheme,
         hosts=hosts,
         path=unquote(path),
         user=unquote(user),
         password=unquote(password),
-        options=dict(parse_qsl(query, keep_blank_values=True)),
+        options=dict(parse_qsl(parts.query, keep_blank_values=True)),
     )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url, allow_fragments=False)
+    except ValueError:  # a bracket of an IPv6 address is missing
+        return SplitResult("", "", "", "", "")
 
 
 def host_and_port(address: LogAddress, default: int) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from cowclip_merlin.online.logs.frames import has_message, pack, size_of, values
 from cowclip_merlin.online.logs.message_log import (
     LogUnavailable,
     Message,
+    MessageLog,
     MessagesLost,
     Position,
     numbers_of,
@@ -40,7 +41,7 @@ _PAUSE = 0.005  # seconds between two looks for new messages
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class FileLog:
+class FileLog(MessageLog):
     """A log in a folder. A position is (messages before it, name of its file, offset there).
 
     Args:
@@ -100,13 +101,6 @@ class FileLog:
             if not self._wait_for_more(position, until):
                 return found
 
-    def past_gaps(self, position: Position) -> Position:
-        """Return the position: this kind of log has no gaps."""
-        return position
-
-    def keep_from(self, position: Position, *, forget: bool = True) -> None:
-        """Do nothing: the messages of this kind of log have one order."""
-
     def start(self) -> Position:
         """Return the place before the oldest message."""
         first = min(self._segments(), default=0)
@@ -125,9 +119,6 @@ class FileLog:
             if following <= position[0]:
                 with suppress(FileNotFoundError):  # another process trims, too
                     self._file(segment).unlink()
-
-    def close(self) -> None:
-        """Do nothing: no file stays open between calls."""
 
     def _write(self, segment: int, offset: int, data: bytes) -> None:
         """Write all of the data, or nothing if the disk is full."""

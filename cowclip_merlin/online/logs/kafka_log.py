@@ -37,6 +37,7 @@ from cowclip_merlin.online.logs.kafka_errors import (
 from cowclip_merlin.online.logs.message_log import (
     LogRefused,
     Message,
+    MessageLog,
     MessagesLost,
     Position,
     SeveralParts,
@@ -50,7 +51,7 @@ _BLOCK = 1.0  # seconds after which a waiting reader asks whether the server is 
 _MOST = 1_000_000  # messages that the library gives at once
 
 
-class KafkaLog:
+class KafkaLog(MessageLog):
     """A log in one partition of a Kafka topic. A position is (offset,).
 
     Of transactions, the committed ones are read. Their ends, and messages that were compacted or
@@ -122,9 +123,6 @@ class KafkaLog:
         """Return the place before the next message, or the end of the partition."""
         (offset,) = numbers_of(self.name, position, 1)
         return (self._next,) if self._is_at(offset) else position
-
-    def keep_from(self, position: Position, *, forget: bool = True) -> None:
-        """Do nothing: the messages of this kind of log have one order."""
 
     def start(self) -> Position:
         """Return the place before the oldest message."""

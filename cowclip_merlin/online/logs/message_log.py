@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from cowclip_merlin.errors import InputError, Unavailable
 
@@ -58,7 +59,7 @@ class SeveralParts(InputError):
         self.addresses = addresses
 
 
-class MessageLog(Protocol):
+class MessageLog(ABC):
     """An append-only message log in one order. Use an object from one thread at a time.
 
     Attributes:
@@ -67,6 +68,7 @@ class MessageLog(Protocol):
 
     name: str
 
+    @abstractmethod
     def append(self, values: Sequence[bytes]) -> Position:
         """Append messages and wait until the log has acknowledged all of them.
 
@@ -78,6 +80,7 @@ class MessageLog(Protocol):
             LogRefused: the server refuses them, for example as they are too large.
         """
 
+    @abstractmethod
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
         """Read messages after a position.
 
@@ -105,8 +108,9 @@ class MessageLog(Protocol):
         Returns:
             The position, or a later place: in Kafka, ends of transactions count as messages.
         """
+        return position
 
-    def keep_from(self, position: Position, *, forget: bool = True) -> None:
+    def keep_from(self, position: Position, *, forget: bool = True) -> None:  # noqa: B027
         """Note that nothing before a position is read again.
 
         Args:
@@ -117,17 +121,20 @@ class MessageLog(Protocol):
             MessagesLost: the log cannot give the same messages in the same order after it again.
         """
 
+    @abstractmethod
     def start(self) -> Position:
         """Return the place before the oldest message that is still there."""
 
+    @abstractmethod
     def end(self) -> Position:
         """Return the place after the newest message."""
 
+    @abstractmethod
     def trim(self, position: Position) -> None:
         """Remove messages before a position; some of them may stay."""
 
-    def close(self) -> None:
-        """Release connections and files; append nothing afterwards."""
+    def close(self) -> None:  # noqa: B027
+        """Release connections and files, if there are any; append nothing afterwards."""
 
 
 def numbers_of(name: str, position: Position, count: int) -> Position:

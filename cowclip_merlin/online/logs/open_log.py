@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
@@ -16,46 +13,8 @@ from cowclip_merlin.online.logs.merging.followed_log import FollowedLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import MessageLog, SeveralParts
 
-
-@dataclass(frozen=True, kw_only=True)
-class LogKind:
-    """A kind of log on a server.
-
-    Attributes:
-        path: module and class, a `MessageLog` that takes the address and `create`.
-        form: how its address is written, for help texts; "": as that of another kind.
-    """
-
-    path: str
-    form: str = ""
-
-    def open(self, url: str, *, create: bool) -> MessageLog:
-        """Open a log; its module is imported only now, since it needs the server's package."""
-        module, name = self.path.rsplit(".", 1)
-        return getattr(importlib.import_module(module), name)(url, create=create)
-
-
-_REDIS = "cowclip_merlin.online.logs.redis_log.RedisLog"
-LOG_KINDS: Mapping[str, LogKind] = MappingProxyType(
-    {
-        "redis": LogKind(path=_REDIS, form="redis://HOST:6379/STREAM"),
-        "rediss": LogKind(path=_REDIS),
-        "kafka": LogKind(
-            path="cowclip_merlin.online.logs.kafka_log.KafkaLog", form="kafka://HOST:9092/TOPIC"
-        ),
-    }
-)
-"""Kinds of logs by the scheme of their address. To add one, write its class and an entry."""
-
-
-def log_forms() -> str:
-    """Return how the address of a log may be written, for help texts and errors.
-
-    >>> log_forms()
-    'a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC'
-    """
-    *first, last = ["a folder", *(kind.form for kind in LOG_KINDS.values() if kind.form)]
-    return f"{', '.join(first)} or {last}"
+LOG_FORMS = "a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC"
+"""How the address of a log may be written, for help texts and errors."""
 
 
 def open_log(
@@ -68,8 +27,8 @@ def open_log(
     """Open a log.
 
     Args:
-        url: a folder, or an address whose scheme is in `LOG_KINDS`. The classes there tell its
-            options.
+        url: a folder, or the address of a Redis Stream or a Kafka topic; `RedisLog` and `KafkaLog`
+            tell the options.
         create: make the log if it is not there, as those who append do.
         order: file of one reader, who then may read a Kafka topic of several partitions: it takes
             the order in which this reader has merged them. None: such a topic is refused.
@@ -88,11 +47,11 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     scheme, separator, _ = url.partition("://")
     if not separator:
         return FileLog(url, create=create)
-    if scheme not in LOG_KINDS:
-        what = f"unknown kind of log {scheme!r}; give {log_forms()}"
+    if scheme not in ("redis", "rediss", "kafka"):
+        what = f"unknown kind of log {scheme!r}; give {LOG_FORMS}"
         raise InputError(f"{shown_address(url)}: {what}")
     try:
-        return LOG_KINDS[scheme].open(url, create=create)
+        return _on_server(scheme, url, create=create)
     except SeveralParts as several:
         if order is None:
             raise
@@ -101,6 +60,17 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
+
+
+def _on_server(scheme: str, url: str, *, create: bool) -> MessageLog:
+    """Open a log there; its module needs the server's package, and is imported only now."""
+    if scheme == "kafka":
+        from cowclip_merlin.online.logs.kafka_log import KafkaLog
+
+        return KafkaLog(url, create=create)
+    from cowclip_merlin.online.logs.redis_log import RedisLog
+
+    return RedisLog(url, create=create)
 
 
 def open_to_append(url: str) -> MessageLog:
@@ -138,7 +108,7 @@ def log_identity(url: str) -> str:
     """
     if "://" not in url:
         return f"folder {Path(url).resolve().name}"
-    address = parse_address(url, log_forms())
+    address = parse_address(url, LOG_FORMS)
     return f"{address.scheme} {address.path}"
 
 
@@ -148,7 +118,7 @@ def shown_address(url: str) -> str:
     >>> shown_address("redis://user:secret@host:6379/model"), shown_address("/a/folder@home")
     ('redis://host:6379/model', '/a/folder@home')
     """
-    return parse_address(url, log_forms()).name if "://" in url else url
+    return parse_address(url, LOG_FORMS).name if "://" in url else url
 
 
 def log_place(url: str) -> str:
@@ -159,5 +129,5 @@ def log_place(url: str) -> str:
     """
     if "://" not in url:
         return str(Path(url).resolve())
-    address = parse_address(url, log_forms())
+    address = parse_address(url, LOG_FORMS)
     return f"{address.name} {address.options.get('db', '')}".rstrip()

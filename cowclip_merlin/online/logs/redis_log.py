@@ -22,6 +22,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import LogAddress, host_and_port, parse_address
 from cowclip_merlin.online.logs.message_log import (
     Message,
+    MessageLog,
     MessagesLost,
     Position,
     in_parts,
@@ -68,7 +69,7 @@ class _State(NamedTuple):
     last: Id  # of the newest message ever appended
 
 
-class RedisLog:
+class RedisLog(MessageLog):
     """A log in a Redis Stream. A position is (messages before it, and the two numbers of an id).
 
     Args:
@@ -126,13 +127,6 @@ class RedisLog:
                     return found
                 block = max(int(1e3 * min(rest, _BLOCK)), 1)
                 self._redis.xread({self._stream: _text(position[1:])}, count=1, block=block)
-
-    def past_gaps(self, position: Position) -> Position:
-        """Return the position: this kind of log has no gaps."""
-        return position
-
-    def keep_from(self, position: Position, *, forget: bool = True) -> None:
-        """Do nothing: the messages of this kind of log have one order."""
 
     def start(self) -> Position:
         """Return the place before the oldest message."""

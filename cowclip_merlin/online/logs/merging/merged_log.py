@@ -61,7 +61,7 @@ _LOOK = 0.05  # seconds in which a waiting reader looks at all logs
 _SKIP = "`on_restart` skip goes on with the newest messages"
 
 
-class MergedLog:
+class MergedLog(MessageLog):
     """Several logs of one kind as one log.
 
     New messages are merged by the times at which they were appended, as far as logs know them, and
