@@ -146,10 +146,12 @@ def _producer(
 
 
 def _targets(args: argparse.Namespace) -> Targets:
-    from cowclip_merlin.online.logs.open_log import open_to_append
+    from cowclip_merlin.online.logs.open_log import open_log
 
     given = {"examples": args.to, "impressions": args.impressions, "actions": args.actions}
-    return Targets(**{name: open_to_append(url) for name, url in given.items() if url})
+    return Targets(
+        **{name: open_log(url, create=True, several=True) for name, url in given.items() if url}
+    )
 
 
 def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, int]:

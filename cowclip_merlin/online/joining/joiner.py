@@ -9,7 +9,7 @@ written once if nobody else writes to that log, and the state file survives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,13 +150,13 @@ class Joiner:
         """
         source = self._sources[name]
         with self._store.transaction():
-            self._add(name, source, messages)
+            damaged = self._add(name, source, messages)
             source.position = messages[-1].after
             watermark = None if waiting_for is None else self._time_of(waiting_for())
             if watermark is not None:
                 self._matching.advance(watermark)
             self._save()
-        source.log.keep_from(source.position)
+        source.damaged.add(messages, damaged)  # now: partitions have no one order until then
         self.deliver()
 
     def skip(self, name: str, position: Position) -> None:
@@ -236,9 +236,9 @@ class Joiner:
         self.deliver()
         return is_done
 
-    def _add(self, name: str, source: _Source, messages: Sequence[Message]) -> None:
+    def _add(self, name: str, source: _Source, messages: Sequence[Message]) -> Mapping[int, str]:
+        """Join messages; return what is wrong with damaged ones."""
         parsed = source.parser.parse([m.value for m in messages], self._clock())
-        source.damaged.add(messages, parsed.damaged)
         times = event_times(parsed.times, source.newest, self._settings.lateness).tolist()
         if times:
             source.newest = max(int(parsed.times.max()), source.newest or 0)
@@ -250,6 +250,7 @@ class Joiner:
             self.counts.clicks += len(messages)
             self.counts.damaged_clicks += len(parsed.damaged)
             self._matching.add_clicks(parsed.keys, times)
+        return parsed.damaged
 
     def _save(self) -> None:
         """Write the progress within the transaction."""

@@ -42,8 +42,7 @@ def join_logs(
         to: log of examples to write, like `impressions`.
         features: features file, or the columns read from it; with a key.
         settings: of the join.
-        state: file of the state. Beside it are `STATE.log`, the files of damaged messages, and the
-            orders in which partitions of Kafka topics were read.
+        state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
         until_end: stop at the ends that the logs have now, and end all windows.
         trim: remove messages from both logs when they were joined.
         monitoring: how others watch the join; None for the defaults.
@@ -65,8 +64,8 @@ def join_logs(
     with ExitStack() as stack:
         endpoint = stack.enter_context(monitoring.endpoint("cowclip_join", METRICS))
         logs = [
-            stack.enter_context(closing(open_log(url, order=f"{state}.order-{kind}")))
-            for kind, url in (("impressions", impressions), ("actions", actions))
+            stack.enter_context(closing(open_log(url, several=True)))
+            for url in (impressions, actions)
         ]
         logs.append(stack.enter_context(closing(open_log(to, create=True))))
         store = stack.enter_context(closing(JoinStore(state)))

@@ -38,7 +38,6 @@ CONSUMER = {
     "max.poll.interval.ms": 86_400_000,
 }
 """Of the consumer, without those of `common_settings`."""
-_QUEUE, _QUEUE_KILOBYTES = "queued.max.messages.kbytes", 1 << 16  # the library's default
 PRODUCER = {
     "acks": "all",
     "enable.idempotence": True,
@@ -61,19 +60,6 @@ def common_settings(address: LogAddress) -> Mapping[str, Json]:
             "?security.protocol=SASL_SSL&sasl.mechanism=PLAIN&sasl.username=...&sasl.password=..."
         )
     return _COMMON | {"bootstrap.servers": address.hosts} | dict(address.options)
-
-
-def partition_addresses(url: str, partitions: int) -> list[str]:
-    """Return the addresses of the partitions of a topic, whose readers share their memory.
-
-    >>> partition_addresses("kafka://h/clicks?acks=all", 2)[1]
-    'kafka://h/clicks/1?acks=all&queued.max.messages.kbytes=32768'
-    """
-    topic, _, options = url.partition("?")
-    if _QUEUE not in options:
-        memory = max(_QUEUE_KILOBYTES // partitions, 1)
-        options += f"{'&' if options else ''}{_QUEUE}={memory}"
-    return [f"{topic.rstrip('/')}/{partition}?{options}" for partition in range(partitions)]
 
 
 _LARGER = "raise max.message.bytes of the topic"
@@ -123,6 +109,10 @@ MISSING = (
 """What a call says about a topic that is not there, or while no broker answers."""
 
 
+GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""What a call says about a place that the topic does not have."""
+
+
 class KafkaErrors:
     """Turns the errors of the clients of one log into errors in one line.
 
@@ -165,7 +155,7 @@ class KafkaErrors:
         reason, code = f"{self._name}: {error.str()}", error.code()
         if is_refusal(error):
             raise LogRefused(f"{reason}; {REMEDIES[code]}") from None
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        if code in GONE:
             raise MessagesLost(f"{reason}; messages were trimmed, or the server has lost them")
         raise LogUnavailable(f"{reason}; is the server running?") from None
 
@@ -189,16 +179,17 @@ class Delivery:
 
     Attributes:
         error: of a message that was not acknowledged; None if all were.
-        last: the greatest offset of an acknowledged message; -1 before the first.
+        after: partition -> the place after its last acknowledged message.
     """
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
-        self.last = -1
+        self.after: dict[int, int] = {}
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Take the acknowledgement of a message, or its error."""
         if error is not None:
             self.error = error
         else:
-            self.last = max(self.last, message.offset())
+            number, after = message.partition(), message.offset() + 1
+            self.after[number] = max(self.after.get(number, 0), after)

@@ -25,11 +25,15 @@ class Message(NamedTuple):
         after: the place after the message; reading from there gives the next one.
         value: the message.
         time: milliseconds since 1970 at which it was appended; None if the log does not know.
+        partition: of a topic with several; None in a log with one order.
+        place: the offset after it in that partition.
     """
 
     after: Position
     value: bytes
     time: int | None = None
+    partition: int | None = None
+    place: int = 0
 
 
 class MessagesLost(InputError):
@@ -47,20 +51,8 @@ class LogRefused(InputError):
     """
 
 
-class SeveralParts(InputError):
-    """What was asked for is several logs, each with its own order.
-
-    Attributes:
-        addresses: of each of them.
-    """
-
-    def __init__(self, reason: str, addresses: Sequence[str]) -> None:
-        super().__init__(reason)
-        self.addresses = addresses
-
-
 class MessageLog(ABC):
-    """An append-only message log in one order. Use an object from one thread at a time.
+    """An append-only message log. Use an object from one thread at a time.
 
     Attributes:
         name: as the user gave it, for error messages.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.merging.followed_log import FollowedLog
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
-from cowclip_merlin.online.logs.message_log import MessageLog, SeveralParts
+from cowclip_merlin.online.logs.message_log import MessageLog
 
 LOG_FORMS = "a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC"
 """How the address of a log may be written, for help texts and errors."""
@@ -21,6 +20,7 @@ def open_log(
     url: str,
     *,
     create: bool = False,
+    several: bool = False,
     order: str | Path | None = None,
     follow: bool = False,
 ) -> MessageLog:
@@ -30,6 +30,7 @@ def open_log(
         url: a folder, or the address of a Redis Stream or a Kafka topic; `RedisLog` and `KafkaLog`
             tell the options.
         create: make the log if it is not there, as those who append do.
+        several: take a Kafka topic of several partitions, too, whose messages have no one order.
         order: file of one reader, who then may read a Kafka topic of several partitions: it takes
             the order in which this reader has merged them. None: such a topic is refused.
         follow: read such a topic in the order that another reader writes to this file.
@@ -51,51 +52,31 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         what = f"unknown kind of log {scheme!r}; give {LOG_FORMS}"
         raise InputError(f"{shown_address(url)}: {what}")
     try:
-        return _on_server(scheme, url, create=create)
-    except SeveralParts as several:
-        if order is None:
-            raise
-        return _merged(url, several.addresses, Path(order), follow=follow)
+        if scheme == "kafka":
+            from cowclip_merlin.online.logs.kafka_log import KafkaLog
+
+            log = KafkaLog(url, create=create, several=several or order is not None)
+            if order is None or log.partitions == 1:
+                return log
+            log.close()
+            return _merged(url, log.partitions, Path(order), follow=follow)
+        from cowclip_merlin.online.logs.redis_log import RedisLog
+
+        return RedisLog(url, create=create)
     except ImportError as error:
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
 
 
-def _on_server(scheme: str, url: str, *, create: bool) -> MessageLog:
-    """Open a log there; its module needs the server's package, and is imported only now."""
-    if scheme == "kafka":
-        from cowclip_merlin.online.logs.kafka_log import KafkaLog
-
-        return KafkaLog(url, create=create)
-    from cowclip_merlin.online.logs.redis_log import RedisLog
-
-    return RedisLog(url, create=create)
-
-
-def open_to_append(url: str) -> MessageLog:
-    """Open a log to append to; partitions of a Kafka topic get messages in turn.
-
-    Args:
-        url: as for `open_log`; the log is made if it is not there.
-
-    Raises:
-        InputError: the address is wrong, or a package is missing.
-        LogUnavailable: the server does not answer.
-    """
-    try:
-        return open_log(url, create=True)
-    except SeveralParts as several:
-        return _merged(url, several.addresses, None)
-
-
-def _merged(
-    url: str, addresses: Sequence[str], order: Path | None, *, follow: bool = False
-) -> MessageLog:
+def _merged(url: str, partitions: int, order: Path, *, follow: bool) -> MessageLog:
+    topic, _, options = url.partition("?")
     with ExitStack() as opened:
-        parts = [opened.enter_context(closing(open_log(each))) for each in addresses]
-        kind = FollowedLog if follow and order is not None else MergedLog
-        log = kind(parts, name=shown_address(url), order=order)
+        parts = [
+            opened.enter_context(closing(open_log(f"{topic.rstrip('/')}/{number}?{options}")))
+            for number in range(partitions)
+        ]
+        log = (FollowedLog if follow else MergedLog)(parts, name=shown_address(url), order=order)
         opened.pop_all()
     return log
 

@@ -9,7 +9,7 @@ from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
-from cowclip_merlin.online.logs.message_log import Message
+from cowclip_merlin.online.logs.message_log import Message, MessageLog
 from cowclip_merlin.system.signals import GracefulStop
 
 FEATURES = LogFeatures(
@@ -20,7 +20,7 @@ SETTINGS = JoinSettings(window=30, late=20, lateness=8, negatives=0.5)
 LOG = logging.getLogger("test")
 
 
-class ListLog:
+class ListLog(MessageLog):
     """A log in a list. `before_append` may raise before, `after_append` after the append."""
 
     def __init__(self, values=(), name="list"):
@@ -40,12 +40,6 @@ class ListLog:
             for i, value in enumerate(self.values[first : first + most])
         ]
 
-    def past_gaps(self, position):
-        return position
-
-    def keep_from(self, position):
-        pass
-
     def start(self):
         return (0,)
 
@@ -54,9 +48,6 @@ class ListLog:
 
     def trim(self, position):
         """All messages may stay."""
-
-    def close(self):
-        pass
 
 
 def impression(key, time):

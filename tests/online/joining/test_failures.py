@@ -12,6 +12,7 @@ from pathlib import Path
 
 import merged
 import pytest
+from fake_kafka import Broker
 from joining import (
     FEATURES,
     SETTINGS,
@@ -26,13 +27,12 @@ from joining import (
 )
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online import FileLog
+from cowclip_merlin.online import FileLog, open_log
 from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
@@ -124,17 +124,30 @@ def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batche
     assert examples_of(whole[2]) == merged.join(impressions, clicks, SETTINGS)[0]
 
 
-def test_partitions_killed_again_and_again(tmp_path, small_batches):
-    """As a join of two logs that have the messages in the order in which they were merged."""
+def test_partitions_killed_again_and_again(tmp_path, small_batches, monkeypatch):
+    """As a join of two logs that have the messages in the order in which they were joined."""
     kinds, draw, kills = ("impressions", "actions"), random.Random(4), 0
-    parts = {kind: [ListLog(name=kind) for _ in range(3)] for kind in kinds}
+    broker = Broker().install(monkeypatch)
+    parts = {kind: broker.make(kind, 3) for kind in kinds}
     for kind, source in zip(kinds, logs_of(*stream(2, 500, SETTINGS))):
         for value in source.values:
-            draw.choices(parts[kind], [1, 2, 5])[0].values.append(value)
-    examples = ListLog(name="examples")
+            draw.choices(parts[kind], [1, 2, 5])[0].add(value)
+    examples, next_of = ListLog(name="examples"), {kind: {} for kind in kinds}
 
     def opened():
-        return [MergedLog(parts[k], name=k, order=tmp_path / k, turn=3) for k in kinds]
+        return [watched(open_log(f"kafka://h/{k}", several=True), next_of[k]) for k in kinds]
+
+    def watched(log, known):
+        """Notes what follows each place; what was read and not joined is read again."""
+        read = log.read
+
+        def note(position, most, wait=0.0):
+            found = read(position, most, wait)
+            known.update(zip([position, *(m.after for m in found)], found, strict=False))
+            return found
+
+        log.read = note
+        return log
 
     for _ in range(1000):
         killer = Killer(draw.randrange(1, 35))
@@ -149,11 +162,14 @@ def test_partitions_killed_again_and_again(tmp_path, small_batches):
             patch.undo()
     assert kills > 30
     merged_order = []
-    for log in opened():
+    for kind in kinds:
         messages, place = [], (0,)
-        while found := log.read(place, 100):
-            messages += [json.loads(message.value) for message in found]
-            place = found[-1].after
+        while place in next_of[kind]:
+            messages.append(json.loads(next_of[kind][place].value))
+            place = next_of[kind][place].after
+        assert sorted(each["request"] for each in messages) == sorted(
+            json.loads(value)["request"] for part in parts[kind] for _, value, _ in part.messages
+        )
         merged_order.append([(message["request"], message["time"]) for message in messages])
     expected, expected_counts = merged.join(*merged_order, SETTINGS)
     assert examples_of(examples) == expected
@@ -165,7 +181,7 @@ import logging, sys
 sys.path.insert(0, sys.argv[1])
 from joining import SETTINGS, run_to_end
 from cowclip_merlin.online.joining import loop
-from cowclip_merlin.online import FileLog
+from cowclip_merlin.online import FileLog, open_log
 from pathlib import Path
 
 loop.READ_AT_ONCE = 40

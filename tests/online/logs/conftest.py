@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_kafka import Broker, Producer
 
 from cowclip_merlin.online import FileLog, open_log
 from cowclip_merlin.online.logs.merging.merged_log import MergedLog
@@ -38,15 +39,36 @@ class MergedKind(Kind):
         return MergedLog(parts, name=url, order=Path(url) / "order.txt", turn=1)
 
 
+class PartitionsKind(Kind):
+    """Opens topics of three partitions, which get messages in turn."""
+
+    in_one_piece = False
+
+    def __init__(self, broker, new_url):
+        super().__init__(new_url)
+        self.broker = broker
+
+    def open(self, url, create=False):
+        if create and (name := url.rpartition("/")[2]) not in self.broker.topics:
+            self.broker.make(name, 3)
+        with pytest.MonkeyPatch.context() as patch:  # other kinds of this session need the library
+            self.broker.install(patch)
+            log = open_log(url, create=create, several=True)
+        log._producer = Producer(self.broker)
+        return log
+
+
 SERVERS = [pytest.param(name, marks=pytest.mark.system) for name in ("redis", "kafka")]
 
 
-@pytest.fixture(scope="session", params=["files", "merged", *SERVERS])
+@pytest.fixture(scope="session", params=["files", "partitions", "merged", *SERVERS])
 def kind(request, tmp_path_factory):
     if request.param in ("files", "merged"):
         base = tmp_path_factory.mktemp("logs")
         kind_of = Kind if request.param == "files" else MergedKind
         return kind_of(lambda: str(base / f"log-{next(NUMBERS)}"))
+    if request.param == "partitions":
+        return PartitionsKind(Broker(), lambda: f"kafka://h/log-{next(NUMBERS)}")
     server = request.getfixturevalue(f"{request.param}_server")
     # tansu 0.6.0 has no DeleteRecords; the first message of a producer takes half a second.
     more = {"trims": False, "examples": 4} if request.param == "kafka" else {}

@@ -2,12 +2,13 @@
 
 import itertools
 import json
+import random
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Producer
+from confluent_kafka import Producer
+from fake_kafka import Broker, Partition
 from log_servers import KafkaServer, later
 
 from cowclip_merlin.errors import InputError
@@ -17,7 +18,6 @@ from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.open_log import open_to_append
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.system.processes import free_ports
 
@@ -34,30 +34,30 @@ def server(tmp_path):
     made.kill()
 
 
-def test_the_partitions_of_a_topic_are_read_in_an_order_that_is_repeated(kafka_server, tmp_path):
+def test_messages_of_partitions_have_one_order_between_two_positions(kafka_server):
     url = kafka_server.topic(f"many-{next(NUMBERS)}", 3)
     values = [b"%d" % i for i in range(300)]
-    writer, reader = open_to_append(url), open_log(url, order=tmp_path / "order")
+    writer, reader = (open_log(url, create=create, several=True) for create in (True, False))
     assert reader.read(reader.start(), 9, wait=0.05) == [] and reader.past_gaps((0,)) == (0,)
-    place, found = reader.start(), []
+    place, parts = reader.start(), []
     for first in range(0, 300, 50):
         writer.append(values[first : first + 50])
-        found += reader.read(place, 40, wait=30)
-        place = found[-1].after
+        parts.append(reader.read(place, 40, wait=30))
+        place = parts[-1][-1].after
     while part := reader.read(place, 40):
-        found += part
+        parts.append(part)
         place = part[-1].after
+    found = [message for part in parts for message in part]
     assert sorted(m.value for m in found) == sorted(values) and place == reader.end()
     assert [m.after[0] for m in found] == [*range(1, 301)] and place == (300, 100, 100, 100)
     assert abs(found[0].time / 1000 - time.time()) < 600
     reader.close()
-    again = open_log(url, order=tmp_path / "order")
-    again.keep_from(found[119].after)
-    repeated, place = [], found[119].after
-    while part := again.read(place, 33):
-        repeated += part
+    again, place = open_log(url, several=True), (0,)
+    for part in parts:
+        assert again.between(place, part[-1].after) == part
         place = part[-1].after
-    assert repeated == found[120:]
+    with pytest.raises(MessagesLost, match="/0: ends at message 100, but message 101 is asked"):
+        again.between(place, (301, 101, 100, 100))
     thread = threading.Timer(0.2, lambda: writer.append([b"late"]))
     thread.start()
     assert [m.value for m in again.read(place, 5, wait=60)] == [b"late"]
@@ -104,28 +104,19 @@ def test_a_broker_that_forgot_its_messages_is_noticed(server, impatient):
     log.close()
 
 
-def test_messages_below_the_low_watermark_are_lost(topic, monkeypatch):
-    """tansu 0.6.0 cannot delete records, so that this broker's answers are made up."""
-    log = open_log(topic(), create=True)
+def test_messages_below_the_low_watermark_are_lost(broker):
+    """tansu 0.6.0 cannot delete records."""
+    log, other = (open_log("kafka://h/low", create=True) for _ in range(2))
     log.append([b"a"] * 8)
-    asked, done = [], Future()
-    done.set_result(None)
-
-    class Admin:
-        def delete_records(self, places, request_timeout):
-            asked.extend((place.partition, place.offset) for place in places)
-            return {places[0]: done}
-
-    monkeypatch.setattr(log, "_admin", Admin())
+    assert len(other.read((0,), 2)) == 2
     log.trim((0,))
+    assert log.start() == (0,)
     log.trim((5,))
-    assert asked == [(0, 5)]
-    monkeypatch.setattr(log, "_watermarks", lambda: (5, 8))
-    log.trim((5,))
-    assert asked == [(0, 5)] and log.start() == (5,)
-    monkeypatch.setattr(log, "_consume", lambda most, wait: [])
-    with pytest.raises(MessagesLost, match="begins at message 5, but message 4 "):
-        log.read((4,), 1)
+    log.trim((3,))
+    assert log.start() == (5,)
+    for reader in (log, other):
+        with pytest.raises(MessagesLost, match="begins at message 5, but message 4 "):
+            reader.read((4,), 1)
 
 
 def test_a_message_that_is_too_large_says_what_to_change(topic):
@@ -222,55 +213,61 @@ def test_a_join_and_a_reader_come_to_the_end_of_transactions(topic, tmp_path):
     assert reader.position == log.end() == (len(batch) + 2,)
 
 
-class Partition:
-    """In place of a consumer: a partition with gaps, as compacted and aborted messages leave."""
-
-    def __init__(self, offsets, end, low=0):
-        self.offsets, self.end, self.low, self.next, self.said = offsets, end, low, None, None
-
-    def assign(self, places):
-        self.next, self.said = places[0].offset, None
-
-    def consume(self, most, wait):
-        if self.next < self.low:
-            return [Entry(self.next, KafkaError(KafkaError._AUTO_OFFSET_RESET))]
-        found = [Entry(offset) for offset in self.offsets if offset >= self.next][:most]
-        self.next = found[-1].offset() + 1 if found else self.end
-        if len(found) < most and self.said != self.end:
-            self.next = self.said = self.end
-            found.append(Entry(self.end, KafkaError(KafkaError._PARTITION_EOF)))
-        return found
-
-    def get_watermark_offsets(self, place, timeout=0, cached=False):
-        return self.low, self.end
-
-
-class Entry:
-    def __init__(self, offset, error=None):
-        self.offset, self.error = lambda: offset, lambda: error
-        self.value = lambda: b"%d" % offset
-        self.timestamp = lambda: (TIMESTAMP_NOT_AVAILABLE, 0)
+@pytest.fixture
+def broker(monkeypatch):
+    return Broker().install(monkeypatch)
 
 
 @pytest.mark.parametrize("most", [1, 2, 99])
-def test_gaps_are_passed_wherever_they_are(topic, monkeypatch, most):
-    log, place, values = open_log(topic(), create=True), (0,), []
-    partition = Partition(offsets := [2, 3, 7, 12], end=20)
-    monkeypatch.setattr(log, "_consumer", partition)
+def test_gaps_are_passed_wherever_they_are(broker, most):
+    (partition,), place, values = broker.make("gaps", 1), (0,), []
+    offsets, end = [2, 3, 7, 12], 20
+    for offset in offsets:
+        partition.add(b"%d" % offset, gap=offset - partition.end)
+    log, partition.end = open_log("kafka://h/gaps"), end
     while place != (20,):
         found = log.read(place, most)
         assert len(found) <= most
         values += [(m.after[0] - 1, m.value) for m in found]
         place = found[-1].after if found else log.past_gaps(place)
     assert values == [(offset, b"%d" % offset) for offset in offsets]
+    assert [m.value for m in log.between((3,), (15,))] == [b"3", b"7", b"12"]
     assert log.read((13,), most) == [] and log.past_gaps((13,)) == (20,)
-    partition.low = 18  # only the gap was removed
+    partition.delete_before(18)  # only the gap was removed
     assert log.read((13,), most) == []
-    with pytest.raises(MessagesLost, match="messages were trimmed"):
+    with pytest.raises(MessagesLost, match="begins at message 18, but message 12 "):
         log.read((12,), most)
 
 
-def test_all_messages_of_a_partition_may_be_gone(topic, monkeypatch):
-    log = open_log(topic(), create=True)
-    monkeypatch.setattr(log, "_consumer", Partition([], end=6))
+def test_all_messages_of_a_partition_may_be_gone(broker):
+    broker.make("gone", 1)[0].end = 6
+    log = open_log("kafka://h/gone")
     assert log.read((0,), 9) == [] and log.past_gaps((0,)) == log.end() == (6,)
+
+
+def test_messages_of_partitions_come_about_in_the_order_of_their_times(broker):
+    """However they arrive; those of one partition keep their order, and none is waited for."""
+    draw, parts = random.Random(2), broker.make("timed", 4)
+    for i in range(2000):
+        parts[draw.randrange(3)].add(b"%d" % i, time=1000 + i - 40 * (draw.random() < 0.1))
+    log, place, found = open_log("kafka://h/timed", several=True), (0,), []
+    while part := log.read(place, draw.randint(1, 99)):
+        found += [int(message.value) for message in part]
+        place = part[-1].after
+    assert sorted(found) == [*range(2000)] != found
+    assert max(abs(i - value) for i, value in enumerate(found)) < 100
+    for part in parts:
+        own = [int(value) for _, value, _ in part.messages]
+        assert [value for value in found if value in {*own}] == own
+
+
+def test_a_topic_may_get_partitions_and_may_not_lose_them(broker):
+    topic = broker.make("grows", 2)
+    open_log("kafka://h/grows", several=True).append([b"a", b"b", b"c"])
+    topic.append(Partition())
+    log = open_log("kafka://h/grows", several=True)
+    assert log.read((3, 2, 1), 9) == [] and log.append([b"d"]) == (4, 2, 1, 1)
+    assert [m.value for m in log.read((3, 2, 1), 9)] == [b"d"]
+    topic[1:] = []
+    with pytest.raises(MessagesLost, match="has 1 partitions, but 3 were read before"):
+        open_log("kafka://h/grows", several=True).read((4, 2, 1, 1), 9)

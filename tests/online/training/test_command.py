@@ -12,7 +12,6 @@ from streams import log_of, messages
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
-from cowclip_merlin.online.logs.open_log import open_to_append
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
@@ -52,7 +51,7 @@ def test_trains_and_goes_on(folder, capsys):
 @pytest.mark.system
 def test_trains_on_the_partitions_of_a_topic_and_goes_on(folder, kafka_server, capsys):
     url = kafka_server.topic("trained", 3)
-    log = open_to_append(url)
+    log = open_log(url, create=True, several=True)
     for first, end, trained in ((0, 200, 200), (200, 300, 300)):
         log.append(messages(range(first, end)))
         assert train(**{"from": url}) == 0

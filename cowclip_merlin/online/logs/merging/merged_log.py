@@ -317,7 +317,7 @@ class MergedLog(MessageLog):
         head, tail = tuple(chain.from_iterable(first)), tuple(chain.from_iterable(later))
         return (
             Message((count + after[0], *head, *after, *tail), value, time)
-            for after, value, time in messages
+            for after, value, time, *_ in messages
         )
 
     def _wait(self, places: Sequence[Position], seconds: float) -> None:
