@@ -139,7 +139,7 @@ def test_a_folder_with_two_import_names_compiles_no_loops(folder):
 
 # Each folder or module of the component may import those before it.
 ORDERS = {
-    "online": ("events", "logs", "producing", "joining", "sync", "training", "replaying"),
+    "online": ("logs", "events", "producing", "joining", "sync", "training", "replaying"),
     # The report reads results folders; nothing imports it.
     "experiments": (
         "definitions", "results", "planning", "running", "tables", "figures", "tuning",

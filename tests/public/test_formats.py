@@ -16,7 +16,7 @@ from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import SyncMessage
-from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.training.step_journal import Step, StepJournal
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig
@@ -83,15 +83,19 @@ def test_the_configuration_of_a_stream():
     assert has(plain(online_config(settings, features)), recorded("stream/config.json"))
 
 
-def test_the_journal_of_batches(tmp_path):
-    text, batches = "1024,1\n512,2,[[2051]]\n", [Batch(1024, 1), Batch(512, 2, ((2051,),))]
-    journal = BatchJournal(tmp_path)
+def test_the_journal_of_steps(tmp_path):
+    steps = [Step((1024, 0, 9), 1, 17), Step((1536,), 2, 18)]
+    text = """\
+{"until": [1024, 0, 9], "factor": 1, "now": 17}
+{"until": [1536], "factor": 2, "now": 18}
+"""
+    journal = StepJournal(tmp_path)
     journal.begin(40000, keep=[])
-    for batch in batches:
-        journal.note(batch)
+    for step in steps:
+        journal.note(step)
     journal.close()
-    assert (tmp_path / "40000.csv").read_text() == text
-    assert BatchJournal(tmp_path).after(40000) == batches
+    assert (tmp_path / "40000.jsonl").read_text() == text
+    assert StepJournal(tmp_path).after(40000) == steps
 
 
 def test_a_message_to_servers():

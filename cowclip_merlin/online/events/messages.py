@@ -15,6 +15,8 @@ from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.requests import cells_of, column_of, texts_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.online.events.times import format_time
+from cowclip_merlin.online.logs.message_log import Message
+from cowclip_merlin.online.logs.partitions import is_within
 from cowclip_merlin.types import ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
@@ -79,7 +81,7 @@ def _json_of(value: bytes) -> Json:
 def encode_messages(
     values: Sequence[bytes],
     features: LogFeatures,
-    places: Sequence[tuple[int, ...]] = (),
+    messages: Sequence[Message] = (),
 ) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
@@ -89,7 +91,7 @@ def encode_messages(
     Args:
         values: messages with all inputs, labels and the time, and key and weight if there are such.
         features: the columns.
-        places: after each message, in its log; needed if the features have `added` columns.
+        messages: the same with their places; needed if the features have `added` columns.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -98,7 +100,7 @@ def encode_messages(
 
     damage = Damage()
     rows = damage.rows = decode_messages(values, damage)
-    _fill_added(rows, features, places)
+    _fill_added(rows, features, messages)
     columns = dict.fromkeys([*features.inputs, *features.beside])
     for i in damage.reasons:  # so that their columns need no look at each value then
         rows[i] = dict.fromkeys([*columns, *features.labels])
@@ -115,14 +117,12 @@ def encode_messages(
 
 
 def _fill_added(
-    rows: Sequence[dict[str, Json]], features: LogFeatures, places: Sequence[tuple[int, ...]]
+    rows: Sequence[dict[str, Json]], features: LogFeatures, messages: Sequence[Message]
 ) -> None:
     """Let columns that came later have no value in the messages from before."""
     for column in features.added:
-        if places and places[0][0] > column.until[0]:  # places ascend
-            continue
-        for row, place in zip(rows, places):
-            if place[0] <= column.until[0]:
+        for row, message in zip(rows, messages):
+            if is_within(message, column.until):
                 row.setdefault(column.name, None)
 
 

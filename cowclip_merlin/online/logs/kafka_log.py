@@ -53,7 +53,6 @@ _BLOCK = 1.0  # seconds after which a waiting reader asks whether the server is 
 _MOST = 1_000_000  # messages that the library gives at once
 _AT_LEAST = 1000  # messages to look for, to find some of a partition among them
 _AHEAD = 100_000  # messages that wait at most for those of a partition that does not answer
-_SKIP = "`on_restart` skip goes on with the newest messages"
 
 
 class _Partition:
@@ -143,11 +142,6 @@ class KafkaLog(MessageLog):
         numbers = [int(partition)] if partition else range(len(known))
         self._parts = [_Partition(number) for number in numbers]
 
-    @property
-    def partitions(self) -> int:
-        """Number of partitions that are read."""
-        return len(self._parts)
-
     def append(self, values: Sequence[bytes]) -> Position:
         """Append messages, to partitions in turn; wait for all replicas in sync."""
         after: dict[int, int] = {}
@@ -192,13 +186,8 @@ class KafkaLog(MessageLog):
                 part.wanted = end
             while behind := [part for part in self._parts if part.next < part.wanted]:
                 self._advance(behind, sum(part.wanted - part.next for part in behind))
-            return self._ordered(
-                position,
-                [
-                    [message for message in part.waiting if message.place <= part.wanted]
-                    for part in self._parts
-                ],
-            )
+            heads = [[m for m in part.waiting if m.place <= part.wanted] for part in self._parts]
+            return self._ordered(position, heads)
 
     def past_gaps(self, position: Position) -> Position:
         """Return the place before the next messages, or the ends of partitions."""
@@ -220,15 +209,12 @@ class KafkaLog(MessageLog):
     def trim(self, position: Position) -> None:
         """Remove the messages before a position."""
         with self._errors():
-            before = [
-                TopicPartition(self._topic, part.number, offset)
-                for part, offset in zip(self._parts, self._offsets(position), strict=True)
-                if offset > self._watermarks(part)[0]
-            ]
-            if before:
-                futures = self._admin.delete_records(before, request_timeout=TIMEOUT)
-                for future in futures.values():
-                    future.result(TIMEOUT)
+            parts = zip(self._parts, self._offsets(position), strict=True)
+            old = [(p.number, at) for p, at in parts if at > self._watermarks(p)[0]]
+            before = [TopicPartition(self._topic, number, at) for number, at in old]
+            futures = self._admin.delete_records(before, request_timeout=TIMEOUT) if before else {}
+            for future in futures.values():
+                future.result(TIMEOUT)
 
     def close(self) -> None:
         """Close the connections."""
@@ -311,7 +297,7 @@ class KafkaLog(MessageLog):
         if len(offsets) > n:
             raise MessagesLost(
                 f"{self.name}: has {n} partitions, but {len(offsets)} were read before; the topic "
-                f"was replaced ({_SKIP})"
+                "was replaced (`on_restart` skip goes on with the newest messages)"
             )
         return offsets
 
@@ -329,8 +315,7 @@ class KafkaLog(MessageLog):
 
     def _consume(self, most: int, wait: float) -> bool:
         """Let messages that are there wait; return whether something came, or an end."""
-        parts = {part.number: part for part in self._parts}
-        came = False
+        parts, came = {part.number: part for part in self._parts}, False
         for message in self._consumer.consume(min(most, _MOST), wait):
             part, error = parts[message.partition()], message.error()
             if error is None:
@@ -440,16 +425,13 @@ class KafkaLog(MessageLog):
             if low <= part.next and asked <= part.end:
                 continue
             self._is_assigned = False
-            place = f"begins at message {low:,}"
-            if low <= part.next:
-                place = f"ends at message {part.end:,}"
+            name = f"{self.name}/{part.number}" if len(self._parts) > 1 else self.name
+            is_old = low > part.next
+            place = f"begins at message {low:,}" if is_old else f"ends at message {part.end:,}"
             raise MessagesLost(
-                f"{self._name_of(part)}: {place}, but message {asked:,} is asked for; "
-                "the topic was trimmed, or the server has lost it"
+                f"{name}: {place}, but message {asked:,} is asked for; the topic was trimmed, or "
+                "the server has lost it"
             )
-
-    def _name_of(self, part: _Partition) -> str:
-        return f"{self.name}/{part.number}" if len(self._parts) > 1 else self.name
 
     def _errors(self) -> AbstractContextManager[None]:
         """Tell what the server, or its absence, means in one line."""

@@ -51,6 +51,9 @@ class LogRefused(InputError):
     """
 
 
+_WAIT = 1.0  # seconds for messages that were read before
+
+
 class MessageLog(ABC):
     """An append-only message log. Use an object from one thread at a time.
 
@@ -102,16 +105,28 @@ class MessageLog(ABC):
         """
         return position
 
-    def keep_from(self, position: Position, *, forget: bool = True) -> None:  # noqa: B027
-        """Note that nothing before a position is read again.
+    def between(self, position: Position, until: Position) -> list[Message]:
+        """Read the messages between two positions, which were read before.
 
-        Args:
-            position: that the caller has kept.
-            forget: False only checks the position: the caller has kept earlier ones, too.
+        Returns:
+            All of them, in an order that depends on nothing else; see `in_order`.
 
         Raises:
-            MessagesLost: the log cannot give the same messages in the same order after it again.
+            MessagesLost: some of them are not there.
+            LogUnavailable: the server does not answer.
+            LogRefused: the server refuses to answer.
         """
+        found: list[Message] = []
+        while position[0] < until[0]:
+            part = self.read(position, until[0] - position[0], _WAIT)
+            if not part:
+                raise MessagesLost(
+                    f"{self.name}: ends at message {position[0]:,}, but {until[0]:,} were read "
+                    "before; the log has lost messages (`on_restart` skip goes on without them)"
+                )
+            found += part
+            position = part[-1].after
+        return found
 
     @abstractmethod
     def start(self) -> Position:

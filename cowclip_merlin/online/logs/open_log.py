@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.merging.followed_log import FollowedLog
-from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 from cowclip_merlin.online.logs.message_log import MessageLog
 
 LOG_FORMS = "a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC"
 """How the address of a log may be written, for help texts and errors."""
 
 
-def open_log(
-    url: str,
-    *,
-    create: bool = False,
-    several: bool = False,
-    order: str | Path | None = None,
-    follow: bool = False,
-) -> MessageLog:
+def open_log(url: str, *, create: bool = False, several: bool = False) -> MessageLog:
     """Open a log.
 
     Args:
@@ -31,9 +21,6 @@ def open_log(
             tell the options.
         create: make the log if it is not there, as those who append do.
         several: take a Kafka topic of several partitions, too, whose messages have no one order.
-        order: file of one reader, who then may read a Kafka topic of several partitions: it takes
-            the order in which this reader has merged them. None: such a topic is refused.
-        follow: read such a topic in the order that another reader writes to this file.
 
     Raises:
         InputError: the address is wrong, there is no such log, or a package is missing.
@@ -55,11 +42,7 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         if scheme == "kafka":
             from cowclip_merlin.online.logs.kafka_log import KafkaLog
 
-            log = KafkaLog(url, create=create, several=several or order is not None)
-            if order is None or log.partitions == 1:
-                return log
-            log.close()
-            return _merged(url, log.partitions, Path(order), follow=follow)
+            return KafkaLog(url, create=create, several=several)
         from cowclip_merlin.online.logs.redis_log import RedisLog
 
         return RedisLog(url, create=create)
@@ -67,18 +50,6 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
-
-
-def _merged(url: str, partitions: int, order: Path, *, follow: bool) -> MessageLog:
-    topic, _, options = url.partition("?")
-    with ExitStack() as opened:
-        parts = [
-            opened.enter_context(closing(open_log(f"{topic.rstrip('/')}/{number}?{options}")))
-            for number in range(partitions)
-        ]
-        log = (FollowedLog if follow else MergedLog)(parts, name=shown_address(url), order=order)
-        opened.pop_all()
-    return log
 
 
 def log_identity(url: str) -> str:

@@ -81,5 +81,5 @@ def is_within(message: Message, until: Position) -> bool:
     [True, False]
     """
     if message.partition is None:
-        return message.after <= until
+        return message.after[0] <= until[0]
     return message.place <= places_of(until, 1 + message.partition)[message.partition]

@@ -1,72 +1,82 @@
-"""Read batches of events from a message log."""
+"""Read the events of a log step by step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
+from cowclip_merlin.online.events.messages import AHEAD, encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import (
     LogUnavailable,
     Message,
     MessageLog,
+    MessagesLost,
     Position,
     Retrying,
 )
-from cowclip_merlin.online.training.batch_journal import Range, RefusedMessages, are_in
+from cowclip_merlin.online.logs.partitions import in_order, is_within
 from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.step_journal import Step
+from cowclip_merlin.types import Array
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
 _READ_AT_LEAST = 256
 
-
-class Decoder(Protocol):
-    """Makes events of messages, and tells the time."""
-
-    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
-        """Return the events of messages, and what is wrong with some."""
-
-    def now(self) -> float:
-        """Return seconds since 1970; messages from far beyond are refused."""
+Decode = Callable[[Sequence[Message]], tuple[Events, Damage]]
+"""Makes events of messages, and says what is wrong with some."""
 
 
-class _OwnDecoder:
-    """Decodes in this process; a `Decoder`."""
-
-    def __init__(self, features: LogFeatures) -> None:
-        self._features = features
-
-    def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
-        """Return the events of messages, and what is wrong with some."""
-        values, places = [each.value for each in messages], [each.after for each in messages]
-        return encode_messages(values, self._features, places)
-
-    def now(self) -> float:
-        """Return the time of this machine."""
-        return time.time()
+def _decode(features: LogFeatures, messages: Sequence[Message]) -> tuple[Events, Damage]:
+    """Make events of messages in this process."""
+    return encode_messages([message.value for message in messages], features, messages)
 
 
-class _Piece(NamedTuple):
-    """Events that were read, and the place in the log after each of them."""
+class _Pending(NamedTuple):
+    """Messages that were read and are in no step yet, in the order in which they came."""
 
+    messages: list[Message]
     events: Events
-    after: list[Position]
+    reasons: dict[int, str]  # what is wrong with some of them
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[_Pending]) -> _Pending:
+        if len(parts) == 1:
+            return parts[0]
+        messages: list[Message] = []
+        reasons: dict[int, str] = {}
+        for part in parts:
+            reasons |= {len(messages) + i: reason for i, reason in part.reasons.items()}
+            messages += part.messages
+        return cls(messages, Events.concatenate([part.events for part in parts]), reasons)
+
+    def take(self, which: Array) -> _Pending:
+        """Return those with some numbers, in this order."""
+        numbers = which.tolist()
+        reasons = {i: self.reasons[k] for i, k in enumerate(numbers) if k in self.reasons}
+        return _Pending([self.messages[k] for k in numbers], self.events.filter(which), reasons)
+
+    def good(self) -> Array:
+        """Return which are events, bool [n]."""
+        mask = np.ones(len(self.messages), bool)
+        mask[list(self.reasons)] = False
+        return mask
 
 
 class EventReader:
-    """Cuts a log into batches. A batch depends on the log, the position and its size only.
+    """Cuts a log into steps, and reads the events of steps.
 
-    One thing depends on the clock: a message whose time is too far ahead of it is refused. So a
-    restart that trains batches again must refuse the same messages as before.
+    To choose a step is to look at the clock, and at what has come. The events of a step depend on
+    the log, the step and the steps before it only. So a process that takes the same steps, now or
+    later, gets the same events in the same order.
 
     Args:
         log: of events.
@@ -74,13 +84,12 @@ class EventReader:
         position: where to start.
         damaged: counts the messages that are no events.
         repeats: drops events by key; None keeps all.
-        refused: the messages to refuse instead of those ahead of the clock, until `use_clock` is
-            called; None: use the clock.
         warn: is called with a line if the log does not answer.
-        decoder: decodes messages; None: this process does, by its clock.
+        decode: decodes messages; None: this process does.
 
     Attributes:
-        position: the place after the last event of the last batch.
+        position: the place after the last step.
+        pending: events of the next step, as far as they were counted.
     """
 
     def __init__(
@@ -91,97 +100,105 @@ class EventReader:
         *,
         damaged: DamagedMessages,
         repeats: RepeatFilter | None = None,
-        refused: Sequence[Range] | None = None,
         warn: Callable[[str], None] = lambda _: None,
-        decoder: Decoder | None = None,
+        decode: Decode | None = None,
     ) -> None:
-        self._decoder = decoder or _OwnDecoder(features)
+        self._decode = decode or partial(_decode, features)
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats = damaged, repeats
-        self._refused, self._ahead = refused, RefusedMessages()
-        self._taken = self._read_to = position
-        self._waiting: list[_Piece] = []  # was read, and is in no batch yet
-        self._batch: list[_Piece] = []  # of the next batch, which is not full yet
-        self._batch_began = 0.0
+        self._read_to = position
+        self._parts: list[_Pending] = []
+        self.pending, self._uncounted, self._size = 0, 0, 1
+        self._began = 0.0  # when the first event of the next step came
         self._end, self._end_asked = position, -1.0
         self._retrying = Retrying(lambda error: warn(f"{error}; training waits"))
 
-    @property
-    def pending(self) -> int:
-        """Events of the next batch so far."""
-        return sum(len(piece.events) for piece in self._batch)
+    def choose(
+        self,
+        size: int,
+        factor: int = 1,
+        *,
+        max_wait: float = 0.0,
+        wait: float = WAIT,
+        rest: bool = False,
+    ) -> Step | None:
+        """Choose the next step; None if its events are not there yet.
 
-    def next_batch(
-        self, size: int, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False
-    ) -> Events | None:
-        """Return the next events; None if they are not there yet.
+        Messages without any event make a step of their own.
 
         Args:
-            size: events in the batch.
-            max_wait: seconds after which the batch is returned although it is not full.
+            size: events of the step.
+            factor: of the step.
+            max_wait: seconds after which it is returned although it has fewer.
             wait: seconds to wait for messages in this call.
-            rest: return what is there, although the batch is not full.
+            rest: return what is there, although it is less.
         """
-        until, asked = time.monotonic() + wait, False
+        until, asked, self._size = time.monotonic() + wait, False, size
         while True:
-            self._take(size)
-            now = time.monotonic()
-            late = self._batch and max_wait and now - self._batch_began >= max_wait
-            if self.pending == size or (self._batch and (rest or late)):
-                return self._finish()
-            if asked and now >= until:  # also if messages come that give no events
-                return None
+            step, now = self._cut(size, factor, max_wait, rest), time.monotonic()
+            if step is not None or (asked and now >= until):
+                return step
             self._read(size - self.pending, max(until - now, 0.0))
             asked = True
 
-    def take_batch(self, size: int) -> Events | None:
-        """Return the next events without reading; None if they were not read."""
-        self._take(size)
-        return self._finish() if self.pending == size else None
-
-    def use_clock(self) -> None:
-        """Refuse messages by the clock from now on, also those that are in no batch yet."""
-        self._refused = None
-        self._waiting.clear()
-        self._read_to = self._taken
-
-    def take_refused(self) -> list[Range]:
-        """Return the messages that the clock refused, up to the last batch; each once."""
-        return self._ahead.take(self.position[0])
-
-    def peek(self) -> Events | None:
-        """Return some of the next events without taking them; None if there are none yet."""
-        if not self._waiting:
-            self._read(_READ_AT_LEAST, WAIT)
-        return self._waiting[0].events if self._waiting else None
-
-    def read_exactly(self, count: int, place: int, *, looks: int = 60) -> None:
-        """Read so many messages, which another process has read already.
+    def take(self, step: Step) -> Events | None:
+        """Return the events of the next step; None if it has none.
 
         Args:
-            count: of messages.
-            place: first number of the position after the last of them.
+            step: from `choose`, of this process or another one.
+
+        Raises:
+            MessagesLost: the log does not have its messages any more.
+            LogUnavailable: the log does not answer; the same call may succeed later.
+        """
+        if not self._parts:
+            self._add(self._log.between(self.position, step.until))
+            self._read_to = step.until
+        if not self._parts:  # a log may compact them
+            self.position = step.until
+            return None
+        whole = _Pending.concatenate(self._parts)
+        order = in_order(self.position, whole.messages)
+        inside = [is_within(whole.messages[i], step.until) for i in order.indices]
+        which = np.asarray(order.indices)[inside]
+        left = np.setdiff1d(np.arange(len(inside)), which)
+        self._parts = [whole.take(left)] if len(left) else []
+        self.pending, self._uncounted, self.position = 0, len(left), step.until
+        taken = whole.take(which)
+        damage = Damage()
+        damage.reasons = taken.reasons
+        refuse_ahead(taken.events.times, step.now, self._features, damage)
+        if damage.reasons:
+            after = [place for place, is_in in zip(order.after, inside) if is_in]
+            messages = [m._replace(after=at) for m, at in zip(taken.messages, after)]
+            self._damaged.add(messages, damage.reasons)
+        events = taken.events.filter(taken.good())
+        if self._repeats is not None and len(events):
+            events = events.filter(self._repeats.new(events.keys, events.times))
+        return events if len(events) else None
+
+    def read_until(self, until: Position, *, looks: int = 60) -> None:
+        """Read the messages up to a place, which another process has read already.
+
+        Args:
+            until: the place.
             looks: seconds to wait for them at most.
 
         Raises:
             InputError: they are not there.
         """
-        found: list[Message] = []
-        position = self._read_to
-        for _ in range(looks):
-            found += self._log.read(position, count - len(found), 1.0)
-            position = found[-1].after if found else position
-            if len(found) == count:
-                break
-        if len(found) < count or found[-1].after[0] != place:
-            raise InputError(
-                f"{self._log.name}: the messages after {list(self._read_to)} are not those that "
-                "another worker has read; let all workers read the same log"
-            )
-        self._decode(found)
+        for look in range(looks):
+            try:
+                self._add(self._log.between(self._read_to, until))
+                return
+            except MessagesLost as error:
+                if look == looks - 1:
+                    raise MessagesLost(
+                        f"{error}; another worker has read them: let all read the same log"
+                    ) from None
 
     def lag(self) -> int:
-        """Return about how many messages are in no batch yet; asks the log twice a second."""
+        """Return about how many messages are in no step yet; asks the log twice a second."""
         now = time.monotonic()
         if now - self._end_asked > 0.5:
             try:
@@ -191,8 +208,8 @@ class EventReader:
         return max(self._end[0] - self.position[0], 0)
 
     def at_end(self) -> bool:
-        """Return whether the log has no more messages, though a batch may be in progress."""
-        if self._waiting:
+        """Return whether the log has no more messages than those of a step that is not full."""
+        if self._may_do(self._size):
             return False
         try:
             return self._log.end()[0] <= self._read_to[0]
@@ -200,31 +217,35 @@ class EventReader:
             self._retrying.wait(error)
             return False
 
-    def _take(self, size: int) -> None:
-        """Move events from those that wait to the batch, without the repeats."""
-        while self._waiting and (room := size - self.pending) > 0:
-            piece = self._waiting.pop(0)
-            head, tail = _split(piece, room)
-            if tail is not None:
-                self._waiting.insert(0, tail)
-            self._taken = head.after[-1]
-            head = self._without_repeats(head)
-            if len(head.events):
-                self._batch_began = self._batch_began if self._batch else time.monotonic()
-                self._batch.append(head)
-        if not self._batch:
-            self.position = self._taken
+    def _may_do(self, size: int) -> bool:
+        """Whether there may be enough for a step, or messages that give no event."""
+        enough = self.pending + self._uncounted >= size
+        return self._uncounted > 0 and (not self.pending or enough)
 
-    def _without_repeats(self, piece: _Piece) -> _Piece:
-        if self._repeats is None:
-            return piece
-        new = self._repeats.new(piece.events.keys, piece.events.times)
-        return _Piece(piece.events.filter(new), piece.after)
-
-    def _finish(self) -> Events:
-        batch, self._batch = self._batch, []
-        self.position = self._taken
-        return Events.concatenate([piece.events for piece in batch])
+    def _cut(self, size: int, factor: int, max_wait: float, rest: bool) -> Step | None:
+        """Return the next step, if there is enough for one."""
+        is_late = self.pending and max_wait and time.monotonic() - self._began >= max_wait
+        ends = self._parts and (rest or is_late)
+        if not ends and not self._may_do(size):
+            return None
+        self._parts, now = [_Pending.concatenate(self._parts)], int(time.time())
+        messages, events, _ = self._parts[0]
+        numbers, after = in_order(self.position, messages)
+        good = self._parts[0].good() & (events.times <= now + AHEAD)
+        found = np.flatnonzero(good[np.asarray(numbers)])  # places in the order
+        new = found
+        if self._repeats is not None and len(found):
+            at = np.asarray(numbers)[found]
+            new = found[self._repeats.are_new(events.keys[at], events.times[at])]
+        if len(new) >= size:  # up to the next event: what is none in between is past
+            later = found[found > new[size - 1]]
+            after = after[: later[0]] if len(later) else after
+        elif len(new) and not ends:
+            self._began = self._began if self.pending else time.monotonic()
+            self.pending, self._uncounted = len(new), 0
+            return None
+        self.pending, self._uncounted = min(len(new), size), 0
+        return Step(after[-1], factor, now)
 
     def _read(self, wanted: int, wait: float) -> None:
         """Read messages, if there are some."""
@@ -235,49 +256,15 @@ class EventReader:
             self._retrying.wait(error)
             return
         if messages:
-            self._decode(messages)
+            self._add(messages)
         else:
             self._read_to = self._log.past_gaps(self._read_to)
-            self._skip_to(self._read_to)
+            if not self._parts:
+                self.position = self._read_to
 
-    def _decode(self, messages: list[Message]) -> None:
-        events, damage = self._decoder.decode(messages)
-        self._refuse_ahead(messages, events, damage)
-        self._damaged.add(messages, damage.reasons)
-        good = damage.good(len(messages))
-        self._read_to = messages[-1].after
-        places = np.flatnonzero(good).tolist()
-        if not places:
-            self._skip_to(messages[-1].after)
-            return
-        # A batch ends before the next event, not after its own: damaged ones in between are past.
-        after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
-        self._waiting.append(_Piece(events.filter(good), after))
-
-    def _refuse_ahead(self, messages: list[Message], events: Events, damage: Damage) -> None:
-        """Refuse the messages ahead of the clock, or those that were refused before."""
-        numbers = np.array([message.after[0] for message in messages], np.int64)
-        if self._refused is None:
-            right = damage.good(len(messages))
-            refuse_ahead(events.times, self._decoder.now(), self._features, damage)
-            good = damage.good(len(messages))
-            self._ahead.add(numbers, right & ~good, good)
-        else:
-            again = are_in(self._refused, numbers)
-            damage.add(again, lambda _: "was refused before as in the future")
-
-    def _skip_to(self, position: Position) -> None:
-        """Move the place after the last event past messages that are no events."""
-        if self._waiting:
-            self._waiting[-1].after[-1] = position
-        else:
-            self._taken = position
-
-
-def _split(piece: _Piece, size: int) -> tuple[_Piece, _Piece | None]:
-    if len(piece.events) <= size:
-        return piece, None
-    return (
-        _Piece(piece.events.filter(slice(size)), piece.after[:size]),
-        _Piece(piece.events.filter(slice(size, None)), piece.after[size:]),
-    )
+    def _add(self, messages: list[Message]) -> None:
+        if messages:
+            events, damage = self._decode(messages)
+            self._parts.append(_Pending(messages, events, damage.reasons))
+            self._uncounted += len(messages)
+            self._read_to = messages[-1].after

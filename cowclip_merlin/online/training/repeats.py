@@ -67,19 +67,26 @@ class RepeatFilter:
         if len(keys) > self._most_keys:  # a table has room for a whole batch at least
             parts = (slice(i, i + self._most_keys) for i in range(0, len(keys), self._most_keys))
             return np.concatenate([self.new(keys[part], times[part]) for part in parts])
-        newest = np.maximum.accumulate(np.append(self._keys.clock, times))[1:]
-        # An event that is later than the window counts as just within it. So a key is kept for
-        # long enough, and it does not matter when it is dropped.
-        times = np.maximum(times, newest - self._window)
-        before = self._times_before(keys, times)
+        new, times = self._look(keys, times)
         self._keys.admit(keys[:, None], times)
         self._keys.expire()
-        new = times - before >= self._window
         self.dropped += len(keys) - np.count_nonzero(new)
         if not self._is_told and self.reach < self._window:
             self._is_told = True
             self._warn(self._said())
         return new
+
+    def are_new(self, keys: Array, times: Array) -> npt.NDArray[np.bool_]:
+        """Return what `new` would, and remember nothing; of more than `most_keys`, about that."""
+        return self._look(keys, times)[0]
+
+    def _look(self, keys: Array, times: Array) -> tuple[npt.NDArray[np.bool_], Array]:
+        """Return which events are no repeats, and the times with which they count."""
+        newest = np.maximum.accumulate(np.append(self._keys.clock, times))[1:]
+        # An event that is later than the window counts as just within it. So a key is kept for
+        # long enough, and it does not matter when it is dropped.
+        times = np.maximum(times, newest - self._window)
+        return times - self._times_before(keys, times) >= self._window, times
 
     def _said(self) -> str:
         """Say that the window does not hold, with what would."""

@@ -43,9 +43,6 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, naming_lost_workers, texts_of_all
 
-ORDER = "order.txt"
-"""File of a run: in which order it has read the partitions of a Kafka topic."""
-
 
 def train_stream(
     events: str,
@@ -126,7 +123,7 @@ def _lead(
         raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     with ExitStack() as stack:
         endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
-        source = stack.enter_context(closing(open_log(events, order=out / ORDER)))
+        source = stack.enter_context(closing(open_log(events, several=True)))
         target = open_log(servers, create=True) if servers else None
         if group is None:
             set_up_tensorflow(settings.run.seed, "cpu")
@@ -218,8 +215,7 @@ def _follow(
         columns = features_of_json(json.loads(texts_of_all(group, "")[0]))
         check_shared(out, group)
         log = stack.enter_context(run_log(out))
-        log_of_events = open_log(events, order=out / ORDER, follow=True)
-        source = stack.enter_context(closing(log_of_events))
+        source = stack.enter_context(closing(open_log(events, several=True)))
         trainer = _trainer(settings, columns, stream, None)
         new = not numbers(out / SNAPSHOTS)
         offline = OfflineStart(*start, trainer) if start and new else None
@@ -237,7 +233,7 @@ def _check_folder(out: Path, config: JsonObject) -> list[str]:
         return _drop_unused(out, before, config) + changes_of_run(out, before, config)
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
-    refuse_other_files(out, ("train.log", ORDER))
+    refuse_other_files(out, ("train.log",))
     return []
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
 from cowclip_merlin.online.monitoring import Numbers
 from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal, Range
-from cowclip_merlin.online.training.event_reader import EventReader
+from cowclip_merlin.online.training.event_reader import WAIT, EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
@@ -23,10 +22,9 @@ from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.dealt_messages import ConductorDecoder
 from cowclip_merlin.online.training.shards.turns import (
-    BATCH,
-    CLOCK,
     END,
     SAVE,
+    STEP,
     About,
     Alone,
     Conductor,
@@ -34,12 +32,12 @@ from cowclip_merlin.online.training.shards.turns import (
     Turn,
 )
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
+from cowclip_merlin.online.training.step_journal import Step, StepJournal
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import part_of
 
-_REPLAY_WAIT = 1.0  # seconds of a look for events that were trained before
 _PAUSE = 0.02  # seconds between two looks for a snapshot of several workers
 
 
@@ -78,7 +76,7 @@ class StreamTrainer:
         self._scores, self._stop = TargetScores(trainer.features.targets), GracefulStop()
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
-        self._journal = BatchJournal(folder / "batches")
+        self._journal = StepJournal(folder / "steps")
         self._team = team or Alone()
         self._stored = RunSnapshots(folder, settings, self._team, log.warning)
         self._snapshots = self._stored.writer
@@ -91,9 +89,13 @@ class StreamTrainer:
                 settings.repeats_window, settings.repeats_keys, warn=log.warning
             )
         self._damaged = DamagedMessages(folder / "damaged.jsonl")
-        self._decoder = team and ConductorDecoder(team, trainer.features)
+        self._decode = team and ConductorDecoder(team, trainer.features).decode
         self._reader = self._read_from(events.start())
         self._saved, self._factor = -1, 1
+        self._retrying = Retrying(
+            lambda error: log.warning("%s; training waits", error),
+            stopped=lambda: self._stop.signal_number is not None,
+        )
         self._positions: list[Position] = []  # of the snapshots that were begun
 
     def status(self) -> Numbers:
@@ -138,16 +140,15 @@ class StreamTrainer:
             self._go_on()
         self._finish()
 
-    def _read_from(self, position: Position, refused: Sequence[Range] | None = None) -> EventReader:
+    def _read_from(self, position: Position) -> EventReader:
         return EventReader(
             self._events,
             self.trainer.features,
             position,
             damaged=self._damaged,
             repeats=self._repeats,
-            refused=refused,
             warn=self.log.warning,
-            decoder=self._decoder,
+            decode=self._decode,
         )
 
     def _begin(self) -> None:
@@ -160,12 +161,9 @@ class StreamTrainer:
             self._start(first)
         self._save(wait=True)
 
-    def _begin_together(
-        self, first: int | None = None, refused: Sequence[Range] | None = None
-    ) -> None:
+    def _begin_together(self, first: int | None = None) -> None:
         """Tell the other workers where to begin."""
-        ranges = None if refused is None else tuple(refused)
-        self._team.begin(Start(self._reader.position, first, self._servers is not None, ranges))
+        self._team.begin(Start(self._reader.position, first, self._servers is not None))
 
     def _first_time(self) -> int | None:
         """The time of the first event; None after a signal."""
@@ -178,14 +176,14 @@ class StreamTrainer:
             warn=self.log.warning,
         )
         while not self._stop.signal_number:
-            if (events := reader.peek()) is not None:
+            if (step := reader.choose(1)) and (events := reader.take(step)) is not None:
                 return int(events.times[0])
             if self.settings.until_end and reader.at_end():
                 raise InputError(f"{self._events.name}: has no events; write some first")
         return None
 
     def _resume(self) -> None:
-        """Go on from the newest snapshot, with the batches that were trained after it."""
+        """Go on from the newest snapshot, with the steps that were noted after it."""
         snapshot = self._stored.load_newest()
         if lacking := lacking_in(snapshot.extra, self.trainer.features):
             self._say_new(lacking)
@@ -199,23 +197,13 @@ class StreamTrainer:
         if self.settings.on_restart == "skip":
             self._skip(position)
             return
-        self._events.keep_from(position, forget=False)  # a rollback goes to an older snapshot
         self.log.info("resumed after %s events", f"{self.trained:,}")
-        batches = self._journal.after(snapshot.number)
-        refused = [each for batch in batches for each in batch.refused]
-        self._reader = self._read_from(position, refused)
-        self._begin_together(refused=refused)
-        made: list[Batch] = []
-        for batch in batches:
-            made.append(self._replay(batch, all_there=not lacking))
+        self._reader = self._read_from(position)
+        self._begin_together()
+        for step in self._journal.after(snapshot.number):
+            self._retrying(lambda step=step: self._execute(step))
             if self._stop.signal_number:
                 return
-            if made[-1].size < batch.size:  # the log has no more
-                break
-        if lacking:
-            self._journal.replace(snapshot.number, made, batches[len(made) :])
-        self._team.say(Turn(CLOCK))
-        self._reader.use_clock()
         self._journal.begin(snapshot.number, keep=self._stored.numbers())
 
     def _say_new(self, lacking: Sequence[str]) -> None:
@@ -241,32 +229,19 @@ class StreamTrainer:
             f"{self.trained:,}",
         )
 
-    def _replay(self, batch: Batch, *, all_there: bool = True) -> Batch:
-        """Train a batch of the journal again, and return it as it was trained.
+    def _execute(self, step: Step) -> Events | None:
+        """Train a step; return its events, if it has some.
 
-        Args:
-            batch: the batch.
-            all_there: whether the log must have all its events. A value of a new column can be
-                malformed, so that one of them is no event any more.
+        Raises:
+            LogUnavailable: the log does not answer, and nothing has changed.
         """
-        while (events := self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)) is None:
-            if self._stop.signal_number:
-                return batch
-            if self._reader.at_end():
-                if not all_there:
-                    break
-                raise InputError(
-                    f"{self._events.name}: ends before event {self.trained + batch.size:,}, which "
-                    "was trained before; the log has lost events (`on_restart` skip goes on "
-                    "without them)"
-                )
-        events = events or self._reader.next_batch(batch.size, wait=0, rest=True)
-        if events is None:
-            return batch._replace(size=0)
-        self._team.say(Turn(BATCH, len(events), batch.factor))
-        self._pipeline.submit(events, batch.factor)
-        self.trained += len(events)
-        return batch._replace(size=len(events))
+        events = self._reader.take(step)
+        count = 0 if events is None else len(events)
+        self._team.say(Turn(STEP, count, step.factor, step.now, step.until))
+        if events is not None:
+            self._pipeline.submit(events, step.factor)
+            self.trained += count
+        return events
 
     def _ended(self) -> bool:
         signals = [each.signal_number for each in self._team.others if each.signal_number]
@@ -280,8 +255,7 @@ class StreamTrainer:
         if not self._reader.pending:  # a batch keeps its size until it is full
             large = self._batch_size * self.settings.catch_up
             self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
-        size = self._batch_size * self._factor
-        self._train(self._reader.next_batch(size, max_wait=self.settings.max_wait))
+        self._train(max_wait=self.settings.max_wait)
         self._team.keep_in_touch()
         if self._servers and self._servers.due():
             self._sync()
@@ -290,14 +264,14 @@ class StreamTrainer:
             self._write_report()
         self._save_if_due()
 
-    def _train(self, events: Events | None) -> None:
-        if events is not None:
-            refused = tuple(self._reader.take_refused())
-            self._labels.add(events.known_first_labels)
-            self._journal.note(Batch(len(events), self._factor, refused))
-            self._team.say(Turn(BATCH, len(events), self._factor))
-            self._pipeline.submit(events, self._factor)
-            self.trained += len(events)
+    def _train(self, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False) -> None:
+        """Choose a step if there is one, note it, and train it."""
+        size = self._batch_size * self._factor
+        step = self._reader.choose(size, self._factor, max_wait=max_wait, wait=wait, rest=rest)
+        if step is not None:
+            self._journal.note(step)
+            if (events := self._execute(step)) is not None:
+                self._labels.add(events.known_first_labels)
 
     def _sync(self) -> None:
         self._pipeline.wait()
@@ -319,8 +293,9 @@ class StreamTrainer:
     def _save_if_due(self) -> None:
         if (number := self._snapshots.finished()) is not None:
             self._announce(number)
-        whole = not self._reader.pending and not self._snapshots.busy
-        if whole and self.trained > self._saved and self._is_snapshot_due():
+        if self._snapshots.busy or self.trained == self._saved:
+            return
+        if self._is_snapshot_due():
             self._save()
             self._snapshot_timer.reset()
 
@@ -330,7 +305,7 @@ class StreamTrainer:
         return self._servers is not None and self._servers.asks_for_snapshot()
 
     def _save(self, *, wait: bool = False) -> None:
-        """Begin to write a snapshot; what the batch in progress has taken is not part of it."""
+        """Begin to write a snapshot; it ends with the last step."""
         self._pipeline.wait()
         self.trainer.check_loss()
         arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
@@ -367,10 +342,7 @@ class StreamTrainer:
                 self._servers.snapshot_failed(number)
         elif self._servers:
             self._servers.snapshot_ends(number)
-        if len(self._positions) < self.settings.keep_snapshots:
-            return
-        self._events.keep_from(self._positions[0])
-        if self.settings.trim:
+        if self.settings.trim and len(self._positions) == self.settings.keep_snapshots:
             try:
                 self._events.trim(self._positions[0])
             except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps
@@ -378,7 +350,7 @@ class StreamTrainer:
 
     def _finish(self) -> None:
         """Train what is left of a batch, sync for the last time, and write a snapshot."""
-        self._train(self._reader.next_batch(self._batch_size * self._factor, wait=0, rest=True))
+        self._train(wait=0, rest=True)
         if (number := self._wait_for_snapshot()) is not None:
             self._announce(number)
         if self.trained > self._saved:

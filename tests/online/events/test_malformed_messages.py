@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cowclip_merlin.online.events import requests
 from cowclip_merlin.online.events.features import AddedColumn
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
+from cowclip_merlin.online.logs.message_log import Message
 
 FEATURES = """\
 label: click
@@ -157,7 +158,8 @@ def test_messages_from_before_a_column_may_lack_it(features_file):
     row = {"user": 7, "click": 1, "time": 1_700_000_000, "request": 1, "weight": 1, "text": [1, 2]}
     rows = [row, row | {"item": "a", "price": 2, "tags": "x|y"}, row, row | {"item": 1.5}]
     values, places = [json.dumps(x).encode() for x in rows], [(20, 3), (20, 4), (21, 6), (9, 9)]
-    events, damage = encode_messages(values, replace(features, added=added), places=places)
+    given = [Message(place, value) for place, value in zip(places, values)]
+    events, damage = encode_messages(values, replace(features, added=added), given)
     assert damage.reasons[2] == "no 'item'; give null for a missing value"
     assert set(damage.reasons) == {2, 3} and "item is 1.5" in damage.reasons[3]
     null = json.dumps(row | {"item": None, "tags": [], "price": ""}).encode()

@@ -345,5 +345,5 @@ def test_examples_that_arrive_twice_after_a_time_out_are_trained_once(tmp_path, 
     assert len(log.values) > len(wanted) == len(set(wanted)) and set(examples_of(log)) == {*wanted}
     damaged = DamagedMessages(None)
     reader = EventReader(log, FEATURES, (0,), damaged=damaged, repeats=RepeatFilter(1000, 1000))
-    batch = reader.next_batch(len(log.values), wait=0, rest=True)
+    batch = reader.take(reader.choose(len(log.values), wait=0, rest=True))
     assert len(batch) == len(wanted) and damaged.count == 0

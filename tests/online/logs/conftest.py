@@ -8,7 +8,6 @@ import pytest
 from fake_kafka import Broker, Producer
 
 from cowclip_merlin.online import FileLog, open_log
-from cowclip_merlin.online.logs.merging.merged_log import MergedLog
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,7 +17,7 @@ NUMBERS = itertools.count()
 class Kind:
     """Opens logs of one kind; `trims` says whether its server can; examples for hypothesis."""
 
-    in_one_piece = True  # `trim` leaves the last messages; it may leave others of a merged log
+    in_one_piece = True  # `trim` leaves the last messages; it may leave others in partitions
 
     def __init__(self, new_url, *, trims=True, examples=20):
         self.new_url, self.trims, self.examples = new_url, trims, examples
@@ -27,16 +26,6 @@ class Kind:
         if "://" in url:
             return open_log(url, create=create)
         return FileLog(url, create=create, segment_bytes=500)  # so that there are several files
-
-
-class MergedKind(Kind):
-    """Opens three logs in folders as one, which takes them strictly in turn."""
-
-    in_one_piece = False
-
-    def open(self, url, create=False):
-        parts = [super(MergedKind, self).open(f"{url}/{i}", create) for i in range(3)]
-        return MergedLog(parts, name=url, order=Path(url) / "order.txt", turn=1)
 
 
 class PartitionsKind(Kind):
@@ -61,12 +50,11 @@ class PartitionsKind(Kind):
 SERVERS = [pytest.param(name, marks=pytest.mark.system) for name in ("redis", "kafka")]
 
 
-@pytest.fixture(scope="session", params=["files", "partitions", "merged", *SERVERS])
+@pytest.fixture(scope="session", params=["files", "partitions", *SERVERS])
 def kind(request, tmp_path_factory):
-    if request.param in ("files", "merged"):
+    if request.param == "files":
         base = tmp_path_factory.mktemp("logs")
-        kind_of = Kind if request.param == "files" else MergedKind
-        return kind_of(lambda: str(base / f"log-{next(NUMBERS)}"))
+        return Kind(lambda: str(base / f"log-{next(NUMBERS)}"))
     if request.param == "partitions":
         return PartitionsKind(Broker(), lambda: f"kafka://h/log-{next(NUMBERS)}")
     server = request.getfixturevalue(f"{request.param}_server")

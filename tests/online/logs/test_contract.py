@@ -119,7 +119,7 @@ for number in range(30):
 @pytest.mark.system
 def test_several_processes_append_at_once(kind):
     if not kind.in_one_piece:
-        pytest.skip("messages of one writer have no order in a merged log")
+        pytest.skip("messages of one writer have no order in several partitions")
     url = kind.new_url()
     log = kind.open(url, create=True)
     writers = [

@@ -207,9 +207,9 @@ def test_a_join_and_a_reader_come_to_the_end_of_transactions(topic, tmp_path):
     append_in_transactions(urls[2], [json.dumps({"damaged": 1}).encode()])
     log = open_log(urls[2])
     reader = EventReader(log, JOINED, log.start(), damaged=DamagedMessages(tmp_path / "damaged"))
-    batch = reader.next_batch(99, wait=0.5, rest=True)
+    batch = reader.take(reader.choose(99, wait=0.5, rest=True))
     assert len(batch) == counts.positives + counts.negatives
-    assert reader.next_batch(1) is None and reader.at_end() and reader.lag() == 0
+    assert reader.choose(1) is None and reader.at_end() and reader.lag() == 0
     assert reader.position == log.end() == (len(batch) + 2,)
 
 

@@ -83,6 +83,14 @@ def messages_with_labels(indices):
     return values
 
 
+def next_batch(reader, size, **how):
+    """The next events of a reader, past steps without events; None if they are not there yet."""
+    while (step := reader.choose(size, **how)) is not None:
+        if (events := reader.take(step)) is not None:
+            return events
+    return None
+
+
 def log_of(folder, values):
     log = FileLog(folder)
     for first in range(0, len(values), 50):
@@ -125,7 +133,7 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
-    from cowclip_merlin.online.training import batch_journal
+    from cowclip_merlin.online.training import step_journal
     from cowclip_merlin.online.training.steps import step_pipeline
     from cowclip_merlin.tables import snapshot
 
@@ -140,8 +148,8 @@ def killed_at(monkeypatch, calls):
         return call
 
     for owner, name in (
-        (batch_journal.BatchJournal, "note"),
-        (batch_journal.BatchJournal, "begin"),
+        (step_journal.StepJournal, "note"),
+        (step_journal.StepJournal, "begin"),
         (snapshot.SnapshotWriter, "begin"),
         (step_pipeline.StepPipeline, "submit"),
         (FileLog, "append"),

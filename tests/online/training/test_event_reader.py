@@ -1,4 +1,4 @@
-"""Batches of a log: every whole event once, in order, whatever the size of pieces and batches."""
+"""Steps of a log: every whole event once, in order, whatever the size of pieces and batches."""
 
 import json
 import time
@@ -6,12 +6,13 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streams import FEATURES, event, log_of, messages
+from streams import FEATURES, event, log_of, messages, next_batch
 
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
+from cowclip_merlin.online.training import event_reader
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
 
@@ -46,16 +47,16 @@ def test_batches_are_the_events_in_order(tmp_path_factory, kinds, sizes):
     log = log_of(folder / "log", values)
     filter_ = RepeatFilter(1000, 100)
     reader, found, i = reader_of(log, folder, repeats=filter_), [], 0
-    while (batch := reader.next_batch(sizes[i % len(sizes)], wait=0)) is not None:
+    while (batch := next_batch(reader, sizes[i % len(sizes)], wait=0)) is not None:
         assert len(batch) == sizes[i % len(sizes)]
         found += times(batch)
         # Another reader goes on from here with the same events.
         again = reader_of(log, folder, reader.position)
-        ahead = again.next_batch(1, wait=0)
+        ahead = next_batch(again, 1, wait=0)
         if ahead is not None and times(ahead)[0] not in found:
             assert times(ahead)[0] == len(found)
         i += 1
-    rest = reader.next_batch(100, wait=0, rest=True)
+    rest = next_batch(reader, 100, wait=0, rest=True)
     found += times(rest) if rest is not None else []
     assert found == wanted
     assert reader.at_end() and reader.lag() == 0
@@ -65,9 +66,9 @@ def test_batches_are_the_events_in_order(tmp_path_factory, kinds, sizes):
 def test_a_smaller_batch_after_the_longest_wait(tmp_path):
     log = log_of(tmp_path / "log", messages(range(5)))
     reader = reader_of(log, tmp_path)
-    assert reader.next_batch(8, max_wait=0, wait=0) is None
+    assert next_batch(reader, 8, max_wait=0, wait=0) is None
     assert reader.pending == 5
-    batch = reader.next_batch(8, max_wait=1e-6, wait=0)
+    batch = next_batch(reader, 8, max_wait=1e-6, wait=0)
     assert times(batch) == [0, 1, 2, 3, 4] and reader.pending == 0
 
 
@@ -77,7 +78,7 @@ def test_damaged_messages_are_counted_and_set_aside_once(tmp_path):
     for _ in range(2):  # the second one reads them again
         damaged = DamagedMessages(tmp_path / "damaged.jsonl")
         reader = EventReader(log, FEATURES, log.start(), damaged=damaged)
-        assert times(reader.next_batch(6, wait=0)) == [0, 1, 2, 3, 4, 5]
+        assert times(next_batch(reader, 6, wait=0)) == [0, 1, 2, 3, 4, 5]
         assert damaged.count == 2
     lines = [json.loads(line) for line in (tmp_path / "damaged.jsonl").read_text().splitlines()]
     assert [line["after"][0] for line in lines] == [4, 5]
@@ -90,7 +91,7 @@ def test_a_line_that_a_killed_process_left_is_ended(tmp_path):
     file.write_text('{"after": [1], "reason')
     log = log_of(tmp_path / "log", [b"x", *messages([0])])
     damaged = DamagedMessages(file)
-    EventReader(log, FEATURES, log.start(), damaged=damaged).next_batch(1, wait=0)
+    next_batch(EventReader(log, FEATURES, log.start(), damaged=damaged), 1, wait=0)
     first, second = file.read_text().splitlines()
     assert first == '{"after": [1], "reason' and json.loads(second)["after"][0] == 1
 
@@ -99,7 +100,7 @@ def test_bytes_of_damaged_messages_that_are_no_utf8_are_passed_over(tmp_path):
     file = tmp_path / "damaged.jsonl"
     file.write_bytes(b'{"after": [1, 1], "text": "\xff"}\n')
     log = log_of(tmp_path / "log", [b"x", b"y", *messages([0])])
-    EventReader(log, FEATURES, log.start(), damaged=DamagedMessages(file)).next_batch(1, wait=0)
+    next_batch(EventReader(log, FEATURES, log.start(), damaged=DamagedMessages(file)), 1, wait=0)
     assert [json.loads(line)["after"][0] for line in file.read_bytes().splitlines()[1:]] == [2]
 
 
@@ -113,7 +114,7 @@ def test_messages_without_events_do_not_keep_the_caller(tmp_path):
 
     reader = reader_of(Endless(tmp_path / "log"), tmp_path)
     for _ in range(3):
-        assert reader.next_batch(4, wait=0.01) is None
+        assert reader.take(reader.choose(4, wait=0.01)) is None
     assert reader.position[0] >= 15
 
 
@@ -122,22 +123,25 @@ def test_an_event_in_the_future_is_damaged(tmp_path):
     rows = [event(0, time=now + 3600), event(1, time=now + 2 * 86400), event(2)]
     log = log_of(tmp_path / "log", [json.dumps(row).encode() for row in rows])
     reader = reader_of(log, tmp_path)
-    assert len(reader.next_batch(3, wait=0, rest=True) or reader.next_batch(2, wait=0)) == 2
+    assert len(next_batch(reader, 3, wait=0, rest=True) or next_batch(reader, 2, wait=0)) == 2
     (line,) = (tmp_path / "damaged.jsonl").read_text().splitlines()
     assert "in the future" in json.loads(line)["reason"]
 
 
-def test_events_in_no_batch_are_refused_by_the_clock_after_a_replay(tmp_path):
+def test_the_clock_of_a_step_says_what_is_ahead(tmp_path, monkeypatch):
+    """A restart refuses what was refused then, and what comes later by the clock of then."""
     later = int(time.time()) + 2 * 86400
-    rows = [event(0), event(1, time=later), event(2), event(3, time=later), event(4)]
+    rows = [event(0), event(1, time=later), event(2), event(4), event(3, time=later)]
     log = log_of(tmp_path / "log", [json.dumps(row).encode() for row in rows])
-    places = [message.after for message in log.read(log.start(), 9)]
-    reader = reader_of(log, tmp_path, refused=[(places[1][0], places[1][0])])
-    assert times(reader.next_batch(2, wait=0)) == [0, 2]
-    reader.use_clock()
-    assert times(reader.next_batch(1, wait=0)) == [4]
-    assert reader.take_refused() == [(places[3][0], places[3][0])] and reader.take_refused() == []
-    assert reader._damaged.count == 2
+    reader, again = reader_of(log, tmp_path), reader_of(log, tmp_path)
+    first = reader.choose(2, wait=0)
+    assert times(reader.take(first)) == [0, 2]
+    monkeypatch.setattr(event_reader.time, "time", lambda: later)
+    second = reader.choose(2, wait=0)
+    assert times(reader.take(second)) == [4, later - 1_700_000_000]
+    monkeypatch.undo()
+    assert times(again.take(first)) == [0, 2] and again._damaged.count == 1
+    assert times(again.take(second)) == [4, later - 1_700_000_000]
 
 
 def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
@@ -160,7 +164,7 @@ def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
     reader = reader_of(log, tmp_path, warn=lines.append)
     batch = None
     while batch is None:
-        batch = reader.next_batch(10, wait=0)
+        batch = next_batch(reader, 10, wait=0)
     assert times(batch) == list(range(10))
     assert lines[0] == "redis://h: does not answer; training waits"
 
@@ -172,4 +176,4 @@ def test_a_log_that_refuses_is_not_asked_again(tmp_path, monkeypatch):
     log = log_of(tmp_path / "log", messages(range(3)))
     monkeypatch.setattr(log, "read", read)
     with pytest.raises(LogRefused):
-        reader_of(log, tmp_path).next_batch(3)
+        reader_of(log, tmp_path).choose(3)

@@ -1,4 +1,4 @@
-"""Repeats, the journal of batches, refused messages, recent scores, lines of status."""
+"""Repeats, the journal of steps, messages ahead of the clock, recent scores, lines of status."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
-from streams import FEATURES, LABELS, event, log_of, stream_trainer
+from streams import FEATURES, LABELS, event, log_of, next_batch, stream_trainer
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.online.collisions import CollisionSettings, run_collisions
@@ -20,16 +20,11 @@ from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.producing.producer import Targets
 from cowclip_merlin.online.training import recent_scores
-from cowclip_merlin.online.training.batch_journal import (
-    Batch,
-    BatchJournal,
-    RefusedMessages,
-    are_in,
-)
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
+from cowclip_merlin.online.training.step_journal import Step, StepJournal
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import Target, targets_of
 
@@ -104,28 +99,28 @@ def test_a_batch_may_have_more_keys_than_are_known():
     assert filter_.new(keys, np.zeros(11, int)).tolist() == [True, True, False, *[True] * 7, False]
 
 
-def test_the_journal_has_the_batches_after_a_snapshot(tmp_path):
-    journal = BatchJournal(tmp_path / "batches")
+def test_the_journal_has_the_steps_after_a_snapshot(tmp_path):
+    journal = StepJournal(tmp_path / "steps")
+    one, two, three = Step((32,), 1, 7), Step((288, 200, 88), 8, 9), Step((293, 205, 88), 1, 9)
     assert journal.after(0) == []
     journal.begin(0, keep=[0])
-    journal.note(Batch(32, 1))
-    refusing = Batch(256, 8, ((40, 2), (41, 0)))
-    journal.note(refusing)
+    journal.note(one)
+    journal.note(two)
     journal.begin(288, keep=[0, 288])
-    journal.note(Batch(5, 1))
-    assert journal.after(0) == [Batch(32, 1), refusing, Batch(5, 1)]
-    assert journal.after(288) == [Batch(5, 1)]
+    journal.note(three)
+    assert journal.after(0) == [one, two, three]
+    assert journal.after(288) == [three]
     journal.begin(293, keep=[288, 293])
-    assert journal.after(0) == [Batch(5, 1)]  # the snapshot 0 is gone
+    assert journal.after(0) == [three]  # the snapshot 0 is gone
 
 
 def test_the_journal_leaves_out_a_line_that_is_not_finished(tmp_path):
-    journal = BatchJournal(tmp_path)
-    (tmp_path / "0.csv").write_text("32,1\n32,1\n3")
-    assert journal.after(0) == [Batch(32, 1), Batch(32, 1)]
+    journal, one, two = StepJournal(tmp_path), Step((32, 0, 5), 1, 7), Step((64, 0, 9), 1, 8)
+    (tmp_path / "0.jsonl").write_text(one.line() + two.line()[:-1])
+    assert journal.after(0) == [one]
     journal.begin(0, keep=[0])
-    journal.note(Batch(7, 1))
-    assert journal.after(0) == [Batch(32, 1), Batch(32, 1), Batch(7, 1)]
+    journal.note(two)
+    assert journal.after(0) == [one, two]
     journal.forget()
     assert journal.after(0) == []
 
@@ -212,30 +207,6 @@ def test_all_clicks_before_all_negatives_is_said(tmp_path, settings_of, caplog):
     assert caplog.text.count("all have label") == 2
 
 
-KINDS = ("event", "refused", "damaged")
-
-
-@given(
-    kinds=st.lists(st.sampled_from(KINDS), max_size=40),
-    parts=st.lists(st.integers(1, 7), min_size=1),
-    takes=st.lists(st.integers(0, 90)),
-)
-def test_the_ranges_are_the_refused_messages(kinds, parts, takes):
-    numbers = 2 * np.arange(len(kinds)) + 1  # as in a log with gaps
-    refused, events = (np.array([k == kind for k in kinds], bool) for kind in ("refused", "event"))
-    collected, ranges, first, i = RefusedMessages(), [], 0, 0
-    while first < len(kinds):
-        part = slice(first, first := first + parts[i % len(parts)])
-        collected.add(numbers[part], refused[part], events[part])
-        if i < len(takes):
-            ranges += collected.take(takes[i])
-        i += 1
-    ranges += collected.take(until=1000)
-    found = are_in(ranges, numbers)
-    assert found[refused].all() and not found[events].any()
-    assert collected.take(until=1000) == []
-
-
 def test_a_stream_with_a_wrong_clock_takes_no_memory(tmp_path):
     later = int(time.time()) + 2 * 86400
     ahead = json.dumps(event(0, time=later)).encode()
@@ -243,9 +214,9 @@ def test_a_stream_with_a_wrong_clock_takes_no_memory(tmp_path):
     damaged = DamagedMessages(None)
     reader = EventReader(log, FEATURES, log.start(), damaged=damaged)
     while not reader.at_end():
-        assert reader.next_batch(8, wait=0) is None
-    assert damaged.count == 4001
-    assert reader.take_refused() == [(1, 4001)]
+        assert next_batch(reader, 8, wait=0) is None
+        assert not reader._parts
+    assert damaged.count == 4001 and reader.position == log.end()
 
 
 ANY_LABEL = st.sampled_from([0.0, 1.0, None])

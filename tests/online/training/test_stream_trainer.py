@@ -158,10 +158,10 @@ def test_smaller_and_larger_batches_are_the_same_after_a_restart(
     before = {k: x.tobytes() for k, x in killed.trainer.state().items()}
     assert numbers(run / "snapshots") == [0] and killed.trained > 900
     again = stream_trainer(run, settings, events, max_wait=0.0, catch_up=4)
-    batches = again._journal.after(0)
-    assert {batch.factor for batch in batches} == {1, 4}
-    for batch in batches:
-        again._replay(batch)
+    steps = again._journal.after(0)
+    assert {step.factor for step in steps} == {1, 4}
+    for step in steps:
+        again._execute(step)
     again._pipeline.wait()
     assert {k: x.tobytes() for k, x in again.trainer.state().items()} == before
 
@@ -174,7 +174,7 @@ def test_other_batches_in_the_journal_than_the_settings_say(tmp_path, settings, 
         with pytest.raises(Killed):
             stream_trainer(tmp_path / "run", settings, events, catch_up=4).run()
     work = stream_trainer(tmp_path / "run", settings, events, catch_up=2)
-    assert {batch.factor for batch in work._journal.after(0)} == {4}
+    assert {step.factor for step in work._journal.after(0)} == {4}
     work.run()
     assert work.trained == EVENTS
 
@@ -195,7 +195,7 @@ def test_a_restart_refuses_the_messages_that_were_refused_before(tmp_path, setti
             stream_trainer(tmp_path / "run", settings, events).run()
     clock.now += 86_400
     again = stream_trainer(tmp_path / "run", settings, events)
-    assert 600 < sum(batch.size for batch in again._journal.after(0)) < EVENTS
+    assert 600 < again._journal.after(0)[-1].until[0] < EVENTS
     again.run()
     assert again.trained == EVENTS - 9
     assert final_state(tmp_path / "run") == final_state(tmp_path / "whole")

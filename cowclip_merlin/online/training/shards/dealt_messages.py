@@ -7,7 +7,6 @@ before, and the sums of a batch are the same to the last bit.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,17 +37,10 @@ class DealtDecoder:
     Args:
         group: this process and the others.
         features: columns of the events.
-
-    Attributes:
-        clock: seconds since 1970; messages from far beyond are refused.
     """
 
     def __init__(self, group: Workers, features: LogFeatures) -> None:
-        self._group, self._features, self.clock = group, features, 0.0
-
-    def now(self) -> float:
-        """Return the time by the clock of worker 0."""
-        return self.clock
+        self._group, self._features = group, features
 
     def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of all messages, and what is wrong with some.
@@ -56,10 +48,10 @@ class DealtDecoder:
         Args:
             messages: that all workers have read.
         """
-        dealer = dealt_to([message.after[0] for message in messages], self._group.size)
+        dealer = dealt_to([_number(message) for message in messages], self._group.size)
         own = np.flatnonzero(dealer == self._group.rank)
-        values, places = [messages[i].value for i in own], [messages[i].after for i in own]
-        events, damage = encode_messages(values, self._features, places)
+        mine = [messages[i] for i in own]
+        events, damage = encode_messages([each.value for each in mine], self._features, mine)
         facts = self._exchange(_facts_of(events, damage), dealer)
         whole = Damage()
         if (facts[:, _FLAGS] & _DAMAGED).any():
@@ -113,11 +105,15 @@ class ConductorDecoder(DealtDecoder):
 
     def decode(self, messages: Sequence[Message]) -> tuple[Events, Damage]:
         """Return the events of all messages; see `DealtDecoder`."""
-        clock = int(time.time())
-        self.clock = float(clock)
-        place = messages[-1].after[0]
-        self._conductor.say(Turn(READ, len(messages), factor=clock, place=place))
+        self._conductor.say(Turn(READ, until=messages[-1].after))
         return super().decode(messages)
+
+
+def _number(message: Message) -> int:
+    """A number that no other message of the log has."""
+    if message.partition is None:
+        return message.after[0]
+    return message.place + (message.partition << 40)
 
 
 def dealt_to(places: Sequence[int], size: int) -> Array:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.new_columns import lacking_in
@@ -20,13 +19,12 @@ from cowclip_merlin.online.training.shards.dealt_messages import DealtDecoder
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.shards.turns import (
     ARRIVED,
-    BATCH,
-    CLOCK,
     COLLECT,
     END,
     KNOWN,
     READ,
     SAVE,
+    STEP,
     About,
     Start,
     Turn,
@@ -34,6 +32,7 @@ from cowclip_merlin.online.training.shards.turns import (
     hear_start,
     load_together,
 )
+from cowclip_merlin.online.training.step_journal import Step
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter, part_of
@@ -72,7 +71,6 @@ class Follower:
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
             self._repeats = RepeatFilter(settings.repeats_window, settings.repeats_keys)
-        self._decoder = DealtDecoder(self.group, trainer.features)
         self._changes: TableChanges | None = None
 
     def run(self) -> None:
@@ -138,31 +136,27 @@ class Follower:
             start.position,
             damaged=DamagedMessages(None),
             repeats=self._repeats,
-            refused=start.refused,
             warn=self._warn,
-            decoder=self._decoder,
+            decode=DealtDecoder(self.group, self.trainer.features).decode,
         )
 
     def _do(self, turn: Turn) -> None:
         if turn.kind == READ:
-            self._decoder.clock = float(turn.factor)
-            self._reader.read_exactly(turn.number, turn.place)
-        elif turn.kind == CLOCK:
-            self._reader.use_clock()
-        elif turn.kind == BATCH:
-            self._pipeline.submit(self._batch(turn), turn.factor)
+            self._reader.read_until(turn.until)
+        elif turn.kind == STEP:
+            self._execute(turn)
         elif turn.kind == SAVE:
             self._save(turn)
         elif self._changes is not None:
             self._serve(turn, self._changes)
 
-    def _batch(self, turn: Turn) -> Events:
-        """Return the events of a batch, which were read before."""
-        events = self._reader.take_batch(turn.number)
-        if events is None:
-            raise RuntimeError(f"{self.group}: has read fewer events than worker 0")
-        self._reader.take_refused()  # worker 0 notes them
-        return events
+    def _execute(self, turn: Turn) -> None:
+        """Train a step, whose messages were read before."""
+        events = self._reader.take(Step(turn.until, turn.factor, turn.now))
+        if turn.number != (0 if events is None else len(events)):
+            raise RuntimeError(f"{self.group}: has read other events than worker 0")
+        if events is not None:
+            self._pipeline.submit(events, turn.factor)
 
     def _save(self, turn: Turn) -> None:
         self._pipeline.wait()

@@ -16,16 +16,17 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import Position
-from cowclip_merlin.online.training.batch_journal import Range
 from cowclip_merlin.tables.layout import TableStatistics
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import texts_of_all
+from cowclip_merlin.workers.agreement import arrays_of_all, texts_of_all
 from cowclip_merlin.workers.collectives import gather
 
-NOTHING, READ, CLOCK, BATCH, SAVE, COLLECT, ARRIVED, KNOWN, END = range(9)
-"""Kinds of turns: nothing; read messages; refuse messages by the clock from now on; train a batch;
-save a snapshot; collect changes for servers; they have arrived there; servers know a snapshot; end.
+NOTHING, READ, STEP, SAVE, COLLECT, ARRIVED, KNOWN, END = range(8)
+"""Kinds of turns: nothing; read messages; execute a step; save a snapshot; collect changes for
+servers; they have arrived there; servers know a snapshot; end.
 """
+
+_PLACED = (READ, STEP)  # kinds with `until`
 
 _SILENCE = 0.5  # seconds after which worker 0 asks whether a signal has reached another worker
 
@@ -37,15 +38,17 @@ class Turn(NamedTuple):
 
     Attributes:
         kind: one of the kinds above.
-        number: of messages to read, of events in a batch, or of a snapshot.
-        factor: of a batch; to read, the time of the clock; to save, whether servers follow.
-        place: first number of the position after the messages to read.
+        number: of events in a step, or of a snapshot.
+        factor: of a step; to save, whether servers follow.
+        now: of a step.
+        until: how far to read; of a step.
     """
 
     kind: int
     number: int = 0
     factor: int = 1
-    place: int = 0
+    now: int = 0
+    until: Position = ()
 
 
 class About(NamedTuple):
@@ -86,13 +89,11 @@ class Start(NamedTuple):
         position: in the log of events.
         first: time of the first event, of a new run that starts from another one; or None.
         servers: whether servers follow.
-        refused: messages to refuse, until the turn `CLOCK`; None: use the clock.
     """
 
     position: Position
     first: int | None = None
     servers: bool = False
-    refused: tuple[Range, ...] | None = None
 
 
 class Alone:
@@ -157,8 +158,10 @@ class Conductor(Alone):
 
     def say(self, turn: Turn) -> None:
         """Say what all do next."""
-        _, self.others = _exchange(self.group, list(turn), About())
-        self._events += turn.number if turn.kind == BATCH else 0
+        _, self.others = _exchange(self.group, list(turn[:-1]), About())
+        if turn.kind in _PLACED:
+            arrays_of_all(self.group, np.array(turn.until, np.int64))
+        self._events += turn.number if turn.kind == STEP else 0
         self._last = time.monotonic()
 
     def keep_in_touch(self) -> None:
@@ -182,14 +185,14 @@ def hear_start(group: Workers) -> int | Start:
     told = json.loads(texts_of_all(group, "")[0])
     if "load" in told:
         return told["load"]
-    refused = told["refused"] and tuple(map(tuple, told["refused"]))
-    return Start(**told | {"position": tuple(told["position"]), "refused": refused})
+    return Start(**told | {"position": tuple(told["position"])})
 
 
 def hear(group: Workers, about: About) -> Turn:
     """Tell worker 0 of this worker, and return what it says next."""
-    words, _ = _exchange(group, [0] * len(Turn._fields), about)
-    return Turn(*words)
+    words, _ = _exchange(group, [0] * (len(Turn._fields) - 1), about)
+    until = arrays_of_all(group, np.array((), np.int64))[0] if words[0] in _PLACED else np.array(())
+    return Turn(*words, tuple(until.tolist()))
 
 
 def load_together(group: Workers, load: Callable[[], Loaded]) -> Loaded:

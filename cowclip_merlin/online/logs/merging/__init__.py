@@ -1,1 +1,0 @@
-"""Several logs as one."""
