@@ -1,54 +1,47 @@
 """Columns that a run of online training gets at a restart, at the end of their list.
 
-A snapshot never changes. It notes which of the added columns it has, and whoever loads it gives the
-others their first values: no rows, and dense weights of 0. So a restart from the same snapshot
-always begins with the same model, and so does a server.
+A snapshot never changes. It notes its columns, and whoever loads it gives the others their first
+values: no rows, and dense weights of 0. So a restart from the same snapshot always begins with the
+same model, and so does a server. Messages from before lack a new column, so it is `optional`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.online.events.features import AddedColumn, LogFeatures
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.tables.growing_table import with_more_fields
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 from cowclip_merlin.types import Array, Json, JsonObject, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.models.more_columns import GrownWeight, MoreColumns
 
-ADDED = "added"
-"""Name of the added columns in the configuration of a run, and in the `extra` of a snapshot."""
-
-
-def with_added(
-    columns: LogFeatures, before: LogFeatures, end: Callable[[], tuple[int, ...]]
-) -> LogFeatures:
-    """Return the columns of a features file with what the run knows of those that were added.
-
-    Args:
-        columns: of the features file.
-        before: those of the run at its start before.
-        end: returns the end of the log.
-    """
-    new = [name for name in columns.inputs if name not in before.inputs]
-    until = end() if new else ()
-    added = [AddedColumn(name=name, until=until) for name in new]
-    return replace(columns, added=(*before.added, *added))
+COLUMNS = "columns"
+"""Name of the columns of a model in the `extra` of a snapshot, and in a message to servers."""
 
 
 def noted(features: LogFeatures) -> JsonObject:
-    """Return what the `extra` of a snapshot says of added columns: nothing if there are none."""
-    names = [column.name for column in features.added]
-    return {ADDED: names} if names else {}
+    """Return what the `extra` of a snapshot says of its columns."""
+    return {COLUMNS: list(features.inputs)}
+
+
+def held(folder: Path) -> list[str] | None:
+    """Return the columns of the newest snapshot that can be read; None if there is none."""
+    for number in sorted(numbers(folder), reverse=True):
+        with suppress(InputError):  # it is set aside later
+            return load_snapshot(folder, number, wanted=lambda _: False).extra[COLUMNS]
+    return None
 
 
 def lacking_in(extra: Json, features: LogFeatures) -> list[str]:
-    """Return the added columns that a snapshot does not have, by its `extra`."""
-    known = extra.get(ADDED, []) if isinstance(extra, dict) else []
-    return [column.name for column in features.added if column.name not in known]
+    """Return the columns that a snapshot does not have, by its `extra`."""
+    return [name for name in features.inputs if name not in extra[COLUMNS]]
 
 
 def more_of(features: LogFeatures, lacking: Collection[str]) -> MoreColumns:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.events.features import (
-    AddedColumn,
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
@@ -37,11 +37,13 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject
         for name in ("lists", "table"):  # as in folders of versions that had none
             if column[name] is None:
                 del column[name]
-        if not column["text"]:  # likewise
-            del column["text"]
+    for column in (*columns["categorical"], *columns["continuous"]):
+        for name in ("text", "optional"):  # likewise
+            if not column.get(name, True):
+                del column[name]
     if not columns["vectors"]:  # likewise
         del columns["vector_separator"]
-    for name in ("weight", "more_labels", "regression", "vectors", "scales", "added"):
+    for name in ("weight", "more_labels", "regression", "vectors", "scales"):
         if not columns[name]:
             del columns[name]
     return {"features": columns, "settings": settings.as_dict()}
@@ -86,65 +88,81 @@ def refuse_difference(out: Path, before: Json, config: Mapping[str, Json]) -> No
         )
 
 
-def changes_of_run(out: Path, before: Json, config: Mapping[str, Json]) -> list[str]:
+class Changes(NamedTuple):
+    """What changed between two starts of a run.
+
+    Attributes:
+        columns: each such as "categorical column 'age' is new".
+        others: each such as "ttl of 'item' (60, now 120)".
+    """
+
+    columns: list[str]
+    others: list[str]
+
+
+def changes_of_run(
+    out: Path, before: Json, config: Mapping[str, Json], held: Sequence[str] | None
+) -> Changes:
     """Refuse to go on with other settings, except those that may change between two starts.
 
-    These are the rates, `max_rows`, `capacity`, and the rules of columns: `admit`, `ttl` and
-    `min_rows`. Columns may be new at the end of their list.
+    These are the rates, `max_rows`, `capacity`, and of columns `admit`, `ttl`, `min_rows` and
+    `optional`. Columns may be new at the end of their list if they are optional.
 
     Args:
         out: the folder.
         before: its configuration.
         config: what it should be, by the features file.
-
-    Returns:
-        What changed, each such as "ttl of 'item' (60, now 120)".
+        held: columns of the newest snapshot, of which none may go; None if there is none.
 
     Raises:
         InputError: another value differs; the message names the first ones.
     """
     told: list[str] = []
     try:
-        before, told = _with_new_columns(out, before, config)
-        taken_over = _with_changes(before, config)
+        known = deepcopy(before)
+        for kind in ("categorical", "continuous"):
+            told += _take_columns(out, kind, known["features"], config["features"], held)
+        if told:  # the order of a text file's columns does not concern a stream
+            known["features"]["columns"] = config["features"]["columns"]
+        before, taken_over = known, _with_changes(known, config)
     except InputError:  # which is a ValueError, too
         raise
     except MALFORMED:
         taken_over = before
     refuse_difference(out, taken_over, config)
     changed = [each for n in config for each in _differences(before[n], config[n], n, now="now")]
-    return told + changed
+    return Changes(told, changed)
 
 
-def _with_new_columns(
-    out: Path, before: Json, config: Mapping[str, Json]
-) -> tuple[JsonObject, list[str]]:
-    """Return a configuration with the new columns of `config`, and a line for each of them.
+def _take_columns(
+    out: Path, kind: str, known: JsonObject, config: JsonObject, held: Sequence[str] | None
+) -> list[str]:
+    """Give a configuration the new columns of another one; return a line for each change.
 
     Raises:
-        InputError: a column of the run is missing, or at another place.
+        InputError: a column of the run is missing, or at another place, or a new one is required.
     """
-    known, told = deepcopy(before), []
-    known["features"].pop("added", None)  # what a features file does not say
-    for kind in ("categorical", "continuous"):
-        columns, now = known["features"][kind], config["features"][kind]
-        _refuse_moved(out, kind, *([each["name"] for each in x] for x in (columns, now)))
-        new = now[len(columns) :]
-        columns += new
-        told += [f"{kind} column {each['name']!r} is new" for each in new]
-    if told:  # the order of a text file's columns does not concern a stream
-        known["features"]["columns"] = config["features"]["columns"]
-    return known, told
-
-
-def _refuse_moved(out: Path, kind: str, before: list[str], now: list[str]) -> None:
-    for i, name in enumerate(before):
-        if now[i : i + 1] != [name]:
-            found = f"{now[i]!r} in the features file" if i < len(now) else "missing now"
+    before, now = known[kind], config[kind]
+    kept = [each for each in before if held is None or each["name"] in held]
+    for i, column in enumerate(kept):
+        if [each["name"] for each in now[i : i + 1]] != [column["name"]]:
+            found = f"{now[i]['name']!r} in the features file" if i < len(now) else "missing now"
             raise InputError(
-                f"{out}: {kind} column {i + 1} of the run is {name!r}, but {found}; keep the "
-                "columns of a run in their order, new ones after them, or use another `out`"
+                f"{out}: {kind} column {i + 1} of the run is {column['name']!r}, but {found}; keep "
+                "the columns of a run in their order, new ones after them, or use another `out`"
             )
+    new = now[len(kept) :]
+    for column in new:
+        if not column.get("optional"):
+            raise InputError(
+                f"{out}: {kind} column {column['name']!r} is new, and the messages before lack it; "
+                "add `optional: true` to it in the features file"
+            )
+    known[kind] = kept + new
+    names = [each["name"] for each in now]
+    gone = [each["name"] for each in before if each["name"] not in names]
+    told = [f"column {name!r} is gone, which the newest snapshot does not have" for name in gone]
+    return told + [f"{kind} column {each['name']!r} is new" for each in new if each not in before]
 
 
 def _with_changes(before: Json, config: Mapping[str, Json]) -> JsonObject:
@@ -152,9 +170,11 @@ def _with_changes(before: Json, config: Mapping[str, Json]) -> JsonObject:
     known, new = deepcopy(before), config["settings"]
     known["settings"] |= {name: new[name] for name in ("max_rows", "capacity")}
     known["settings"]["run"]["overrides"] = new["run"]["overrides"]
-    rules = {each["name"]: each["rules"] for each in config["features"]["categorical"]}
-    for column in known["features"]["categorical"]:
-        column["rules"] = rules.get(column["name"], column["rules"])
+    for kind in ("categorical", "continuous"):
+        for column, now in zip(known["features"][kind], config["features"][kind]):
+            for name in ("rules", "optional"):
+                column.pop(name, None)
+                column |= {name: now[name]} if name in now else {}
     return known
 
 
@@ -229,8 +249,6 @@ def features_of_json(values: Mapping[str, Json]) -> LogFeatures:
     lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
     lists |= {n: tuple(values[n]) for n in ("more_labels", "regression") if n in values}
     lists["vectors"] = tuple(VectorColumn(**each) for each in values.get("vectors", ()))
-    added = values.get("added", ())
-    lists["added"] = tuple(AddedColumn(name=x["name"], until=tuple(x["until"])) for x in added)
     return LogFeatures(**{**values, **lists, "columns": columns})
 
 

@@ -41,6 +41,7 @@ class CategoricalColumn:
         lists: how its values are read if a row may have several; None: each row has one.
         table: the column whose ids and embeddings it has, too; None: it has its own.
         text: whether "47.0" and "47" are two values; else both are 47.
+        optional: whether a message or a request may lack it, which is a missing value then.
     """
 
     name: str
@@ -49,6 +50,7 @@ class CategoricalColumn:
     lists: ListRules | None = None
     table: str | None = None
     text: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +60,12 @@ class ContinuousColumn:
     Attributes:
         name: of the column.
         scaling: how its values are transformed.
+        optional: whether a message or a request may lack it, which is a missing value then.
     """
 
     name: str
     scaling: NumberScaling = field(default_factory=NumberScaling)
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +79,6 @@ class VectorColumn:
 
     name: str
     length: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddedColumn:
-    """A column that a run has got at a restart.
-
-    Attributes:
-        name: of the column.
-        until: the end of the log at that restart. Messages before this place may lack the column,
-            which then has no value. Those of several partitions count in the order of reading.
-    """
-
-    name: str
-    until: tuple[int, ...]
 
 
 def check_labels(labels: Sequence[str], regression: Sequence[str]) -> None:
@@ -126,7 +116,6 @@ class LogFeatures:
         vectors: columns with a vector per row, in model order, behind the continuous ones.
         vector_separator: what stands between the numbers of a vector in text.
         scales: labels that are numbers -> mean and spread, which training divides them by.
-        added: columns that a run has got at restarts, in that order; a features file has none.
 
     Raises:
         InputError: a name in `regression` is not one of `more_labels`.
@@ -145,7 +134,6 @@ class LogFeatures:
     vectors: tuple[VectorColumn, ...] = ()
     vector_separator: str = "|"
     scales: Scales = field(default_factory=dict, hash=False)
-    added: tuple[AddedColumn, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the labels."""
@@ -163,7 +151,7 @@ class LogFeatures:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the columns that a model reads, which a request has to give."""
+        """Names of the columns that a model reads."""
         columns = (*self.categorical, *self.continuous, *self.vectors)
         return tuple(column.name for column in columns)
 
@@ -217,16 +205,22 @@ class LogFeatures:
         """How columns with several values per row are read, by column."""
         return {column.name: column.lists for column in self.categorical if column.lists}
 
-    def input(self, name: str) -> CategoricalColumn | ContinuousColumn | VectorColumn | None:
-        """Return the input of this name; None if there is none."""
-        columns = (*self.categorical, *self.continuous, *self.vectors)
-        return next((column for column in columns if column.name == name), None)
+    @property
+    def optional(self) -> frozenset[str]:
+        """Names of the columns that a message or a request may lack."""
+        columns = (*self.categorical, *self.continuous)
+        return frozenset(column.name for column in columns if column.optional)
 
-    def without(self, names: Collection[str]) -> LogFeatures:
-        """Return the columns without some that a run has got."""
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the inputs that a message or a request has to give."""
+        return tuple(name for name in self.inputs if name not in self.optional)
+
+    def only(self, inputs: Collection[str]) -> LogFeatures:
+        """Return the columns with only these inputs, in their order."""
         kinds = {
-            kind: tuple(column for column in getattr(self, kind) if column.name not in names)
-            for kind in ("categorical", "continuous", "added")
+            kind: tuple(column for column in getattr(self, kind) if column.name in inputs)
+            for kind in ("categorical", "continuous", "vectors")
         }
         return replace(self, **kinds)
 

@@ -30,10 +30,10 @@ _KEYS += ("prepared", "vectors", "vector_separator")
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
 _OF_TABLE = ("ttl", "admit", "min_rows", "buckets", "text")
-_CATEGORICAL = ("name", "table", *_OF_TABLE, *_LISTS)
+_CATEGORICAL = ("name", "table", "optional", *_OF_TABLE, *_LISTS)
 _CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
-_CONTINUOUS = ("name", "transform", "minimum", "maximum")
+_CONTINUOUS = ("name", "optional", "transform", "minimum", "maximum")
 _VECTOR = ("name", "length")
 _LONGEST = 1 << 16  # numbers of a vector
 _MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
@@ -172,9 +172,6 @@ class _FeaturesFile:
         if type(min_rows) is not int or min_rows < 0:
             what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
             self._refuse(what, "categorical", i, "min_rows")
-        if type(text := entry.get("text", False)) is not bool:
-            what = f"text of {name!r} is {text!r}; give true or false"
-            self._refuse(what, "categorical", i, "text")
         buckets, lists = self._buckets(i, entry), self._lists(i, entry)
         try:
             seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
@@ -187,8 +184,15 @@ class _FeaturesFile:
             buckets=buckets,
             lists=lists,
             table=self._table(i, entry),
-            text=text,
+            text=self._flag("text", "categorical", i, entry),
+            optional=self._flag("optional", "categorical", i, entry),
         )
+
+    def _flag(self, key: str, kind: str, i: int, entry: Mapping[str, Json]) -> bool:
+        if type(value := entry.get(key, False)) is not bool:
+            what = f"{key} of {entry['name']!r} is {value!r}; give true or false"
+            self._refuse(what, kind, i, key)
+        return value
 
     def _table(self, i: int, entry: Mapping[str, Json]) -> str | None:
         """The column whose table this one shares."""
@@ -224,13 +228,15 @@ class _FeaturesFile:
     def _continuous(
         self, i: int, entry: Mapping[str, Json], prepared: PreparedData | None
     ) -> ContinuousColumn:
-        name = entry["name"]
+        name, optional = entry["name"], self._flag("optional", "continuous", i, entry)
         try:
             if prepared is None:
-                return ContinuousColumn(name=name, scaling=scaling_of(entry))
-            if len(entry) > 1:
+                scaling = scaling_of(entry)
+            elif entry.keys() - {"name", "optional"}:
                 raise InputError("the prepared folder gives the transform; name the column only")
-            return ContinuousColumn(name=name, scaling=NumberScaling.from_prepared(prepared, name))
+            else:
+                scaling = NumberScaling.from_prepared(prepared, name)
+            return ContinuousColumn(name=name, scaling=scaling, optional=optional)
         except InputError as error:
             self._refuse(f"{name!r}: {error}", "continuous", i)
 

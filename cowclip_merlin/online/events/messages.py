@@ -15,8 +15,6 @@ from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.requests import cells_of, column_of, texts_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.online.events.times import format_time
-from cowclip_merlin.online.logs.message_log import Message
-from cowclip_merlin.online.logs.partitions import is_within
 from cowclip_merlin.types import ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
@@ -78,20 +76,16 @@ def _json_of(value: bytes) -> Json:
     return json.loads(value)
 
 
-def encode_messages(
-    values: Sequence[bytes],
-    features: LogFeatures,
-    messages: Sequence[Message] = (),
-) -> tuple[Events, Damage]:
+def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
     Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
     earlier negative of the same request must not make it a repeat.
 
     Args:
-        values: messages with all inputs, labels and the time, and key and weight if there are such.
+        values: messages with all inputs that are not `optional`, labels and the time, and key and
+            weight if there are such.
         features: the columns.
-        messages: the same with their places; needed if the features have `added` columns.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -100,7 +94,6 @@ def encode_messages(
 
     damage = Damage()
     rows = damage.rows = decode_messages(values, damage)
-    _fill_added(rows, features, messages)
     columns = dict.fromkeys([*features.inputs, *features.beside])
     for i in damage.reasons:  # so that their columns need no look at each value then
         rows[i] = dict.fromkeys([*columns, *features.labels])
@@ -114,16 +107,6 @@ def encode_messages(
         _refuse_sampled(rates, damage)
         return events, damage
     return replace(events, offsets=sample_rate_offsets(rates, damage)), damage
-
-
-def _fill_added(
-    rows: Sequence[dict[str, Json]], features: LogFeatures, messages: Sequence[Message]
-) -> None:
-    """Let columns that came later have no value in the messages from before."""
-    for column in features.added:
-        for row, message in zip(rows, messages):
-            if is_within(message, column.until):
-                row.setdefault(column.name, None)
 
 
 def refuse_ahead(

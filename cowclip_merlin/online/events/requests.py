@@ -50,9 +50,9 @@ def encode_requests(
     """Ids and numbers of requests, equal to those of the same values in a log.
 
     Args:
-        requests: column -> value, with all `features.inputs`; None or "" is a missing value. A
-            column with several values per row has a list, or text with its separator. So has a
-            vector, which cannot be missing.
+        requests: column -> value, with all `features.inputs` that are not `optional`; None or ""
+            is a missing value. A column with several values per row has a list, or text with its
+            separator. So has a vector, which cannot be missing.
         features: the columns; label, time and key are not needed.
     """
     import pyarrow as pa
@@ -78,6 +78,8 @@ def column_of(
     """
     import pyarrow as pa
 
+    if name in features.optional:
+        rows = [{name: row.get(name)} for row in rows]
     if name in features.lengths:
         return _vectors(rows, name, features, damage)
     if name in features.lists:

@@ -82,7 +82,9 @@ class Joiner:
         self._to, self._settings, self._store = to, settings, store
         self._clock = clock
         self._sources = {
-            IMPRESSIONS: _source(impressions, MessageParser(features, features.inputs), damaged[0]),
+            IMPRESSIONS: _source(
+                impressions, MessageParser(features, features.required), damaged[0]
+            ),
             ACTIONS: _source(actions, MessageParser(features), damaged[1]),
         }
         logs = {"to": to, "impressions": impressions, "actions": actions}

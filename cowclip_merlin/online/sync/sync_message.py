@@ -21,7 +21,7 @@ from cowclip_merlin.types import Array, Json, JsonObject
 
 GENERATION = "generation"
 """A trainer has started, or started again: `info` has `run` and `snapshot`, from which a server
-has to load the model before it applies what follows, and `added`, names of columns, if any."""
+has to load the model before it applies what follows, and `columns`, which the model reads."""
 GONE = "gone"
 """Ids that have lost their rows: `fields` int64 [n], `ids` int64 [n]; the tables are empty."""
 ROWS = "rows"

@@ -37,7 +37,7 @@ Decode = Callable[[Sequence[Message]], tuple[Events, Damage]]
 
 def _decode(features: LogFeatures, messages: Sequence[Message]) -> tuple[Events, Damage]:
     """Make events of messages in this process."""
-    return encode_messages([message.value for message in messages], features, messages)
+    return encode_messages([message.value for message in messages], features)
 
 
 class _Pending(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,12 +13,11 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.online.new_columns import ADDED, lacking_in, with_added
+from cowclip_merlin.online.new_columns import held
 from cowclip_merlin.online.run_config import (
     CONFIG,
+    Changes,
     changes_of_run,
-    features_of_json,
-    load_online_config,
     online_config,
 )
 from cowclip_merlin.online.settings import OnlineSettings
@@ -39,7 +37,7 @@ from cowclip_merlin.tables.snapshot_parts import set_parts_aside
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
-from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, naming_lost_workers, texts_of_all
 
@@ -131,13 +129,9 @@ def _lead(
         lines = run_logger(out / "train.log", log_format=monitoring.log_format)
         log = stack.enter_context(lines)
         changes = _check_folder(out, config)  # again: another process may have worked since
-        before = _columns_before(out, config)
-        columns = with_added(columns, before, source.end) if before else columns
-        config |= online_config(settings, columns)
-        # The others need the folder, and what a features file does not say.
-        texts_of_all(group, json.dumps(config["features"]))
+        texts_of_all(group, "")  # the others need the folder
         conductor = group and Conductor(group)
-        trainer = _trainer(settings, columns, stream, conductor)
+        trainer = _trainer(settings, columns, stream, out, conductor)
         new = not numbers(out / SNAPSHOTS)
         if new and stream.snapshots and (Address(stream.snapshots) / CONFIG).exists():
             raise InputError(f"{stream.snapshots}: holds another run; use another `snapshots`")
@@ -152,44 +146,23 @@ def _lead(
             start=offline and offline.apply,
             team=conductor,
         )
-        if changes or not (out / CONFIG).exists():
+        if any(changes) or not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
         if new and stream.snapshots:  # refuse a wrong address before anything else
             upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
         _say_what_is_read(log, source.name, target and target.name)
-        _say_changes(log, changes, columns, before)
+        for change in (*changes.columns, *changes.others):
+            log.info("changed since the start before: %s", change)
         endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
-
-
-def _columns_before(out: Path, config: JsonObject) -> LogFeatures | None:
-    """Return the columns of the start before, without those that can go; None at the first."""
-    if not (out / CONFIG).exists():
-        return None
-    before = load_online_config(out)[1]
-    return before.without(_unused(out, before, config))
-
-
-def _unused(out: Path, before: LogFeatures, config: JsonObject) -> list[str]:
-    """Return the added columns that begin again or go: no snapshot to start from has them.
-
-    These are all such columns, once the features file lacks one of them or has another in place.
-    """
-    columns = features_of_json(config["features"])
-    if all(before.input(x.name) == columns.input(x.name) for x in before.added):
-        return []
-    known = numbers(out / SNAPSHOTS)
-    extra = load_snapshot(out / SNAPSHOTS, wanted=lambda _: False).extra if known else None
-    lacking = lacking_in(extra, before)
-    same = all(before.input(name) == columns.input(name) for name in lacking)
-    return [] if same else lacking
 
 
 def _trainer(
     settings: OnlineSettings,
     columns: LogFeatures,
     stream: StreamSettings,
+    out: Path,
     conductor: Conductor | None,
 ) -> OnlineTrainer:
     catch_up, group = stream.catch_up, workers.current()
@@ -197,7 +170,9 @@ def _trainer(
         trainer = ShardTrainer(settings, columns, group, catch_up=catch_up, conductor=conductor)
     else:
         trainer = OnlineTrainer(settings, columns, catch_up=catch_up)
-    trainer.check_added()
+    known = held(out / SNAPSHOTS) or columns.inputs
+    if lacking := [name for name in columns.inputs if name not in known]:
+        trainer.new_weights(lacking)  # refuses columns that the model cannot get
     return trainer
 
 
@@ -212,11 +187,11 @@ def _follow(
 ) -> int:
     """Train as another worker than worker 0."""
     with ExitStack() as stack:
-        columns = features_of_json(json.loads(texts_of_all(group, "")[0]))
+        texts_of_all(group, "")  # worker 0 has made the folder
         check_shared(out, group)
         log = stack.enter_context(run_log(out))
         source = stack.enter_context(closing(open_log(events, several=True)))
-        trainer = _trainer(settings, columns, stream, None)
+        trainer = _trainer(settings, columns, stream, out, None)
         new = not numbers(out / SNAPSHOTS)
         offline = OfflineStart(*start, trainer) if start and new else None
         begin = offline and offline.apply
@@ -224,39 +199,16 @@ def _follow(
     return 0
 
 
-def _check_folder(out: Path, config: JsonObject) -> list[str]:
+def _check_folder(out: Path, config: JsonObject) -> Changes:
     """Refuse a folder of something else; return what changed since its last start."""
     check_out(out, ())
     known = out / CONFIG
     if known.exists():
-        before = read_json(known)
-        return _drop_unused(out, before, config) + changes_of_run(out, before, config)
+        return changes_of_run(out, read_json(known), config, held(out / SNAPSHOTS))
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
     refuse_other_files(out, ("train.log",))
-    return []
-
-
-def _drop_unused(out: Path, before: Json, config: JsonObject) -> list[str]:
-    """Remove the added columns that can go from a configuration; return a line for each."""
-    if not (isinstance(before, dict) and ADDED in before.get("features", ())):
-        return []
-    settings, columns = load_online_config(out)
-    unused = _unused(out, columns, config)
-    before |= online_config(settings, columns.without(unused))
-    wanted = features_of_json(config["features"]).inputs
-    gone = [name for name in unused if name not in wanted]
-    return [f"column {name!r} is gone, which the newest snapshot does not have" for name in gone]
-
-
-def _say_changes(
-    log: logging.Logger, changes: list[str], columns: LogFeatures, before: LogFeatures | None
-) -> None:
-    for change in changes:
-        log.info("changed since the start before: %s", change)
-    for column in columns.added[len(before.added) if before else 0 :]:
-        first = f"{column.until[0]:,}"
-        log.info("the first %s messages may lack %r, all later ones need it", first, column.name)
+    return Changes([], [])
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

@@ -279,16 +279,6 @@ class OnlineTrainer:
                 raise InputError("the snapshot is of another model; use the same settings")
             variable.assign(state[name])
 
-    def check_added(self) -> None:
-        """Refuse columns that the model cannot get at a restart.
-
-        Raises:
-            InputError: there is one.
-        """
-        names = [column.name for column in self.features.added]
-        for i in range(len(names)):
-            self.new_weights(names[i:])
-
     def new_weights(self, lacking: Collection[str]) -> dict[str, GrownWeight]:
         """Return how the variables besides the tables come from those without some columns.
 

@@ -19,7 +19,7 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     lag,
 )
-from cowclip_merlin.online.new_columns import ADDED
+from cowclip_merlin.online.new_columns import COLUMNS
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
 
@@ -35,7 +35,7 @@ class Start:
         run: folder of the run, as the trainer knows it.
         number: of the snapshot.
         version: that the snapshot has.
-        added: columns that the trainer's model has got at restarts.
+        columns: which the trainer's model reads; None: all of the run.
         after: place after the message.
         synced: whether a sync follows in the log. Before it the model may be older than what
             other servers have, since the trainer went on while it wrote the snapshot.
@@ -45,7 +45,7 @@ class Start:
     number: int
     version: Version
     after: Position
-    added: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
     synced: bool = False
 
     @classmethod
@@ -57,9 +57,9 @@ class Start:
         if type(run) is not str or not (number.isascii() and number.isdecimal()):
             return None
         version = Version(message.generation, message.seq, {})
-        given = message.info.get(ADDED)
-        added = tuple(map(str, given)) if type(given) is list else ()
-        return cls(run=run, number=int(number), version=version, after=after, added=added)
+        given = message.info.get(COLUMNS)
+        columns = tuple(map(str, given)) if type(given) is list else None
+        return cls(run=run, number=int(number), version=version, after=after, columns=columns)
 
 
 @dataclass
@@ -305,7 +305,7 @@ class Follower:
         if start is None:
             return False
         try:
-            loaded = self._load(self._run or start.run, start.number, start.version, start.added)
+            loaded = self._load(self._run or start.run, start.number, start.version, start.columns)
         except InputError as error:
             self.problem = f"{error} (generation {start.version.generation})"
             return False

@@ -200,7 +200,7 @@ class ServedModel:
         run: str | FilePath,
         number: int,
         version: Version,
-        added: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> ServedModel:
         """Load the model of a run's snapshot, without moments and counters.
 
@@ -208,7 +208,7 @@ class ServedModel:
             run: folder of the run, or the address of its copies.
             number: of the snapshot.
             version: that the snapshot has.
-            added: columns of the model that the run has got at restarts; None: all of them.
+            columns: which the model reads; None: all of the run.
 
         Raises:
             InputError: the run or the snapshot is missing or damaged.
@@ -216,8 +216,8 @@ class ServedModel:
         from cowclip_merlin.online.training.dense_scorer import DenseScorer
 
         settings, features = load_online_config(run)
-        if added is not None:  # the trainer may already have written what comes next
-            features = features.without([x.name for x in features.added if x.name not in added])
+        if columns is not None:  # the trainer may already have written what comes next
+            features = features.only(columns)
         folder = path_of(run) / "snapshots"
         snapshot = load_whole(folder, number, _TABLE, wanted=_is_served)
         lacking, arrays = lacking_in(snapshot.extra, features), snapshot.arrays

@@ -7,7 +7,6 @@
 
 import json
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.online.events import requests
-from cowclip_merlin.online.events.features import AddedColumn
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
-from cowclip_merlin.online.logs.message_log import Message
 
 FEATURES = """\
 label: click
@@ -151,18 +148,25 @@ def assert_as_written(found, row):
     assert offset == np.float32(np.log(1 if rate is None else rate))
 
 
-def test_messages_from_before_a_column_may_lack_it(features_file):
-    """It has no value there; the message after that place needs it."""
-    features = features_file(FEATURES)
-    added = tuple(AddedColumn(name=name, until=(20, 5)) for name in ("tags", "price", "item"))
+def test_a_message_and_a_request_may_lack_an_optional_column(features_file):
+    """It has no value there; a value that is given must be right."""
+    needed = features_file(FEATURES)
+    text = FEATURES.replace('tags, separator: "|"', 'tags, separator: "|", optional: true')
+    text = text.replace("ttl: 5d", "ttl: 5d, optional: true")
+    text = text.replace("- price", "- {name: price, optional: true}")
+    features = features_file(text)
     row = {"user": 7, "click": 1, "time": 1_700_000_000, "request": 1, "weight": 1, "text": [1, 2]}
-    rows = [row, row | {"item": "a", "price": 2, "tags": "x|y"}, row, row | {"item": 1.5}]
-    values, places = [json.dumps(x).encode() for x in rows], [(20, 3), (20, 4), (21, 6), (9, 9)]
-    given = [Message(place, value) for place, value in zip(places, values)]
-    events, damage = encode_messages(values, replace(features, added=added), given)
-    assert damage.reasons[2] == "no 'item'; give null for a missing value"
-    assert set(damage.reasons) == {2, 3} and "item is 1.5" in damage.reasons[3]
-    null = json.dumps(row | {"item": None, "tags": [], "price": ""}).encode()
-    whole, _ = encode_messages([null, values[1]], features)
+    rows = [row, row | {"item": "a", "price": 2, "tags": "x|y"}, row | {"item": 1.5}]
+    rows += [{**row, "user": None}, {k: x for k, x in row.items() if k != "user"}]
+    values = [json.dumps(x).encode() for x in rows]
+    events, damage = encode_messages(values, features)
+    assert "item is 1.5" in damage.reasons[2]
+    assert damage.reasons[4] == "no 'user'; give null for a missing value"
+    assert set(damage.reasons) == {2, 4}
+    null = {"item": None, "tags": [], "price": ""}
+    whole, _ = encode_messages([json.dumps(row | null).encode(), values[1]], needed)
+    asked = requests.encode_requests(rows[:2], features).events
     for i in range(2):
         assert contents(events, i) == contents(whole, i)
+        assert asked.ids.take([i]).values.tolist() == whole.ids.take([i]).values.tolist()
+    np.testing.assert_array_equal(asked.numbers, whole.numbers)

@@ -24,7 +24,8 @@ categorical:
 continuous:
 - {name: price, transform: none, minimum: 0, maximum: 1}
 """
-MORE_FEATURES = FEATURES.replace("continuous:", "- {name: site, admit: 2}\ncontinuous:")
+MORE = "- {name: site, admit: 2, optional: true}\ncontinuous:"
+MORE_FEATURES = FEATURES.replace("continuous:", MORE)
 SCRIPT = str(Path(__file__).parent / "stream_worker.py")
 
 
@@ -88,7 +89,7 @@ def make(folder):
 
 
 def make_with_more_columns(folder):
-    """Two runs that get a column: messages of the log lack it, and those that come later do not."""
+    """Two runs that get a column, which the messages of the log lack."""
     file = folder / "more.yaml"
     file.write_text(MORE_FEATURES)
     copies = {"more_by_one": ("one_at_first", 1), "more_by_two": ("two", 2)}

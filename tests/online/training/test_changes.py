@@ -120,10 +120,10 @@ def with_overrides(settings, **overrides):
 
 def test_what_may_change_between_two_starts(tmp_path, settings):
     before = run_config(settings, with_rules(ttl=60, admit=2))
-    assert changes_of_run(tmp_path, before, before) == []
+    assert not any(changes_of_run(tmp_path, before, before, None))
     after = replace(with_overrides(settings, l2=0.5), max_rows=700)
-    found = changes_of_run(tmp_path, before, run_config(after, with_rules(ttl=90, admit=3)))
-    assert found == [
+    found = changes_of_run(tmp_path, before, run_config(after, with_rules(ttl=90, admit=3)), None)
+    assert found.others == [
         "admit of 'item' (2, now 3)",
         "ttl of 'item' (60, now 90)",
         "l2 (None, now 0.5)",
@@ -135,7 +135,7 @@ def test_what_may_change_between_two_starts(tmp_path, settings):
         replace(settings, absent="zeros"),
     ):
         with pytest.raises(InputError, match="the run there has another"):
-            changes_of_run(tmp_path, before, run_config(other, with_rules(ttl=60, admit=2)))
+            changes_of_run(tmp_path, before, run_config(other, with_rules(ttl=60, admit=2)), None)
     user, item = with_rules(ttl=60, admit=2).categorical
     for columns, words in (
         ((user,), "column 2 of the run is 'item', but missing now; keep the"),
@@ -144,10 +144,11 @@ def test_what_may_change_between_two_starts(tmp_path, settings):
     ):
         other = replace(FEATURES, categorical=columns)
         with pytest.raises(InputError, match=words):
-            changes_of_run(tmp_path, before, run_config(settings, other))
-    new = replace(FEATURES, categorical=(user, item, replace(user, name="site")))
-    found = changes_of_run(tmp_path, before, run_config(settings, new))
-    assert found == ["categorical column 'site' is new"]
+            changes_of_run(tmp_path, before, run_config(settings, other), None)
+    new = replace(user, name="site", optional=True)
+    new = replace(FEATURES, categorical=(user, item, new))
+    found = changes_of_run(tmp_path, before, run_config(settings, new), None)
+    assert found.columns == ["categorical column 'site' is new"]
 
 
 def test_a_run_goes_on_with_other_rates_and_rules(tmp_path, settings, capsys):

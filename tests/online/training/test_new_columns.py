@@ -22,7 +22,6 @@ from tiers import thorough
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.features import (
-    AddedColumn,
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
@@ -41,8 +40,8 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
 pytestmark = pytest.mark.runs
 
-COLOR = CategoricalColumn(name="color", rules=FieldRules(ttl=500, admit=2))
-AGE = ContinuousColumn(name="age")
+COLOR = CategoricalColumn(name="color", rules=FieldRules(ttl=500, admit=2), optional=True)
+AGE = ContinuousColumn(name="age", optional=True)
 SEEN = CategoricalColumn(name="seen", table="item", lists=ListRules(separator="|"))
 LIKED = replace(SEEN, name="liked")
 TO_END = stream_folder.StreamSettings(until_end=True, snapshot_every=0.0, sync_every=0.0)
@@ -183,19 +182,16 @@ def test_a_column_that_makes_another_one_a_history_is_refused(settings_of):
     tags = CategoricalColumn(name="tags", lists=ListRules(separator="|"))
     before = replace(FEATURES, categorical=(*FEATURES.categorical, SEEN, tags))
     tag = CategoricalColumn(name="tag", table="tags")
-    added = (AddedColumn(name="tag", until=(9,)),)
-    trainer = OnlineTrainer(settings, replace(with_columns(before, tag, age=False), added=added))
+    trainer = OnlineTrainer(settings, with_columns(before, tag, age=False))
     with pytest.raises(InputError, match="makes a column that was there a history"):
-        trainer.check_added()
+        trainer.new_weights(["tag"])
 
 
 def test_columns_are_not_added_to_a_stream_with_adagrad(settings_of):
     """Its new dense weights would begin with accumulators of 0."""
     settings = settings_of(batch_size=32, optimizer="rowwise_adagrad", rule="none")
-    OnlineTrainer(settings, FEATURES).check_added()
-    more = replace(with_columns(FEATURES), added=(AddedColumn(name=AGE.name, until=(9,)),))
     with pytest.raises(InputError, match=r"cannot be added .* 'rowwise_adagrad': begin a new"):
-        OnlineTrainer(settings, more).check_added()
+        OnlineTrainer(settings, with_columns(FEATURES)).new_weights([AGE.name])
 
 
 def test_a_larger_batch_of_the_rule_sde_needs_adam(settings_of):
@@ -236,27 +232,33 @@ def test_a_run_goes_on_with_new_columns(tmp_path, settings, old_run, capsys):
     log.append(messages(range(600, 664)))  # which the trainer had not read
     with pytest.raises(InputError, match="categorical column 2 of the run is 'item', but 'color'"):
         train(folder, replace(now, categorical=now.categorical[::2]), settings)
+    needed = with_columns(FEATURES, replace(COLOR, optional=False))
+    with pytest.raises(InputError, match=r"'color' is new, .* add `optional: true` to it in the"):
+        train(folder, needed, settings)
     assert train(folder, now, settings) == 664
     said = capsys.readouterr().out
     assert "changed since the start before: categorical column 'color' is new" in said
     assert "changed since the start before: continuous column 'age' is new" in said
-    assert "the first 664 messages may lack 'color', all later ones need it" in said
     assert "new in the model: color, age" in said
-    log.append([*colored(range(664, 760)), *messages(range(760, 761))])
+    log.append(colored(range(664, 760)))
     assert train(folder, now, settings) == 760
     assert "changed" not in (said := capsys.readouterr().out) and "new in" not in said
-    assert [json.loads(line)["reason"] for line in (folder / "run/damaged.jsonl").open()] == [
-        "no 'color'; give null for a missing value"
-    ]
     kept = {
         n: load_snapshot(folder / "run/snapshots", n) for n in numbers(folder / "run/snapshots")
     }
-    assert kept[760].extra["added"] == ["color", "age"]
+    assert kept[760].extra["columns"] == list(now.inputs)
     colors = kept[760].arrays["trainer.table.fields"] == 2
     assert colors.sum() == 8  # 7 and the missing one
-    features = load_online_config(folder / "run")[1]
-    assert features.added == tuple(AddedColumn(name=n, until=(664, *features.added[0].until[1:]))
-                                   for n in ("color", "age"))  # fmt: skip
+    assert load_online_config(folder / "run")[1] == now
+    log.append(messages(range(760, 761)))  # an optional column may be missing, and then be needed
+    assert train(folder, now, settings) == 761
+    log.append(messages(range(761, 762)))
+    assert train(folder, needed, settings) == 761
+    assert [json.loads(line)["reason"] for line in (folder / "run/damaged.jsonl").open()] == [
+        "no 'color'; give null for a missing value"
+    ]
+    said = capsys.readouterr().out
+    assert "changed since the start before: optional of 'color' (True, now" in said
     with pytest.raises(InputError, match="categorical column 3 of the run is 'color', but missing"):
         train(folder, FEATURES, settings)
 
@@ -306,11 +308,7 @@ def test_servers_follow_the_new_columns(tmp_path, settings, old_run, monkeypatch
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory, settings, old_run):
     """Trains the old run with new columns, as if it had begun with its first snapshot only."""
-    added = tuple(AddedColumn(name=name, until=(600,)) for name in ("color", "age"))
-    now, base = (
-        replace(with_columns(FEATURES, COLOR), added=added),
-        tmp_path_factory.mktemp("grown"),
-    )
+    now, base = with_columns(FEATURES, COLOR), tmp_path_factory.mktemp("grown")
 
     def train(name, before=lambda work: None):
         folder = copy_of(old_run, base / name)
@@ -406,8 +404,6 @@ def test_a_new_column_that_shares_a_table_is_told(settings_of, tmp_path, caplog)
     settings = settings_of(batch_size=32, table={"capacity": 3000})
     log = log_of(tmp_path / "events", messages(range(64)))
     stream_trainer(tmp_path / "run", settings, log).run()
-    last = CategoricalColumn(name="last", table="item")
-    added = (AddedColumn(name="last", until=(64, 0)),)
-    now = replace(with_columns(FEATURES, last, age=False), added=added)
+    now = with_columns(FEATURES, CategoricalColumn(name="last", table="item"), age=False)
     stream_trainer(tmp_path / "run", settings, log, features=now).run()
     assert "'last' reads the trained rows of 'item' at once" in caplog.text

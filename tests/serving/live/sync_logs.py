@@ -130,7 +130,7 @@ def start_message(kind, generation, seq, snapshot, run="RUN"):
 class Snapshots(dict):
     """number -> State; `load` makes a served model of one, as a follower does."""
 
-    def load(self, run, number, version, added=()):
+    def load(self, run, number, version, columns=None):
         if number not in self:
             raise InputError(f"{run}/snapshots/{number}: no such folder")
         state, table = self[number], ServingTable(FIELDS, CAPACITY, DIMS)

@@ -50,8 +50,7 @@ class DealtDecoder:
         """
         dealer = dealt_to([_number(message) for message in messages], self._group.size)
         own = np.flatnonzero(dealer == self._group.rank)
-        mine = [messages[i] for i in own]
-        events, damage = encode_messages([each.value for each in mine], self._features, mine)
+        events, damage = encode_messages([messages[i].value for i in own], self._features)
         facts = self._exchange(_facts_of(events, damage), dealer)
         whole = Damage()
         if (facts[:, _FLAGS] & _DAMAGED).any():
