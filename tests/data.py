@@ -88,7 +88,6 @@ class Role:
     settings: dict = {}  # of `PrepareSettings`
     words: tuple[str, ...] = ()  # in a dataset.json that has the role, and in no other
     features = ""  # lines of a features file
-    kept: tuple[str, ...] = ()  # of a stream's configuration, only if it has the role
     damage: tuple = ()  # (kinds, column, value, the start of the reason)
     messages: tuple = ()  # (column, value, the start of the reason) of an event
     refused: tuple = ()  # (options of `cowclip prepare table`, words of the message)
@@ -122,7 +121,7 @@ class IdColumns(Role):
 class TextColumns(Role):
     """Ids whose text stays as it is."""
 
-    name, columns, words, kept = "text", ("note",), ("text",), ("text",)
+    name, columns, words = "text", ("note",), ("text",)
     settings = {"categorical": ("note",), "text": ("note",)}
     features = "- {name: note, text: true}\n"
     refused = (
@@ -134,7 +133,7 @@ class TextColumns(Role):
 class ListColumns(Role):
     """Several ids per row, of which the last few stay."""
 
-    name, columns, kept = "list", ("tags seen",), ("lists",)
+    name, columns = "list", ("tags seen",)
     settings = {"multi": ("tags seen",), "max_values": MOST, "keep_values": "last"}
     features = f'- {{name: tags seen, separator: "|", max_values: {MOST}, keep: last}}\n'
     messages = (
@@ -163,7 +162,7 @@ class ListColumns(Role):
 class SharedColumns(ListColumns):
     """A list with the ids of another column, in whose table they are counted, too."""
 
-    name, columns, kept = "shared", ("liked",), ("table",)
+    name, columns = "shared", ("liked",)
     words = ("share_embedding",)
     settings = {"multi": ("liked",), "share_embedding": ("liked=item",)}
     settings |= {"max_values": MOST, "keep_values": "last"}
@@ -202,7 +201,7 @@ class NumberColumns(Role):
 class VectorColumns(Role):
     """Vectors, which stay as they are."""
 
-    name, columns, words, kept = "vector", tuple(VECTORS), ("vectors",), ("vectors",)
+    name, columns, words = "vector", tuple(VECTORS), ("vectors",)
     settings = {"vector": tuple(VECTORS)}
     features = "vectors: [{name: image, length: 3}, {name: old one, length: 2}]\n"
     other = {"vector": ("age",)}
@@ -248,7 +247,7 @@ class VectorColumns(Role):
 class WeightColumn(Role):
     """The weight of a row in the loss and in metrics."""
 
-    name, columns, words, kept = "weight", ("w",), ("weight",), ("weight",)
+    name, columns, words = "weight", ("w",), ("weight",)
     settings, features, other = {"weight": "w"}, "weight: w\n", {"weight": "age"}
     damage = tuple(
         (kinds, "w", value, f"w is {shown}" + (shown and ", no weight; give a finite number"))
@@ -272,7 +271,7 @@ class LabelColumns(Role):
     """Three labels, of which the last is a number; a row needs one of them."""
 
     name, columns = "labels", ("click", "bought it", "seconds")
-    words, kept = ("more_labels", "regression"), ("more_labels", "regression")
+    words = ("more_labels", "regression")
     settings = {"label": columns, "regression": ("seconds",)}
     features = "label: [click, bought it, seconds]\nregression: seconds\n"
     other = {"label": ("click", "bought it")}

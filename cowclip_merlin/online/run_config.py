@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import MALFORMED, InputError
@@ -32,21 +32,7 @@ _CUT = 60  # characters of a value in an error
 
 def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject:
     """Return plain values for JSON, which `load_online_config` reads."""
-    columns = _plain(asdict(features))
-    for column in columns["categorical"]:
-        for name in ("lists", "table"):  # as in folders of versions that had none
-            if column[name] is None:
-                del column[name]
-    for column in (*columns["categorical"], *columns["continuous"]):
-        for name in ("text", "optional"):  # likewise
-            if not column.get(name, True):
-                del column[name]
-    if not columns["vectors"]:  # likewise
-        del columns["vector_separator"]
-    for name in ("weight", "more_labels", "regression", "vectors", "scales"):
-        if not columns[name]:
-            del columns[name]
-    return {"features": columns, "settings": settings.as_dict()}
+    return {"features": _plain(asdict(features)), "settings": settings.as_dict()}
 
 
 def load_online_config(run: str | FilePath) -> tuple[OnlineSettings, LogFeatures]:
@@ -76,11 +62,12 @@ def refuse_difference(out: Path, before: Json, config: Mapping[str, Json]) -> No
     Raises:
         InputError: a value differs; the message names the first ones.
     """
-    known = before if isinstance(before, dict) else {}
-    found = [
-        each for name, now in config.items() for each in _differences(known.get(name), now, name)
-    ]
-    if found:
+    _refuse(out, _differences(before, config))
+
+
+def _refuse(out: Path, differences: Sequence[_Difference]) -> None:
+    if differences:
+        found = [each.text("not") for each in differences]
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise InputError(
             f"{out}: the run there has another {', '.join(found[:_SHOWN])}{more}; go on with the "
@@ -124,14 +111,20 @@ def changes_of_run(
             told += _take_columns(out, kind, known["features"], config["features"], held)
         if told:  # the order of a text file's columns does not concern a stream
             known["features"]["columns"] = config["features"]["columns"]
-        before, taken_over = known, _with_changes(known, config)
     except InputError:  # which is a ValueError, too
         raise
-    except MALFORMED:
-        taken_over = before
-    refuse_difference(out, taken_over, config)
-    changed = [each for n in config for each in _differences(before[n], config[n], n, now="now")]
-    return Changes(told, changed)
+    except MALFORMED:  # then all values differ
+        known = before
+    found = _differences(known, config)
+    _refuse(out, [each for each in found if not _may_change(each.path)])
+    return Changes(told, [each.text("now") for each in found])
+
+
+def _may_change(path: _Path) -> bool:
+    """Return whether a value may differ between two starts of a run."""
+    if path[0] == "features":  # rules, and whether a column is optional
+        return len(path) > 3 and path[3] in ("rules", "optional")
+    return path[1:] in (("max_rows",), ("capacity",)) or path[1:3] == ("run", "overrides")
 
 
 def _take_columns(
@@ -165,54 +158,58 @@ def _take_columns(
     return told + [f"{kind} column {each['name']!r} is new" for each in new if each not in before]
 
 
-def _with_changes(before: Json, config: Mapping[str, Json]) -> JsonObject:
-    """Return a configuration with those values of `config` that may change."""
-    known, new = deepcopy(before), config["settings"]
-    known["settings"] |= {name: new[name] for name in ("max_rows", "capacity")}
-    known["settings"]["run"]["overrides"] = new["run"]["overrides"]
-    for kind in ("categorical", "continuous"):
-        for column, now in zip(known["features"][kind], config["features"][kind]):
-            for name in ("rules", "optional"):
-                column.pop(name, None)
-                column |= {name: now[name]} if name in now else {}
-    return known
+_Path = tuple[str | tuple[str], ...]
+"""Keys from the outermost mapping inward; the name of an entry of a list is a tuple."""
 
 
-def _differences(
-    old: Json, new: Json, name: str, of: str = "", *, now: str = "not"
-) -> Iterator[str]:
-    """Describe what differs: settings by their names, columns by theirs.
+class _Difference(NamedTuple):
+    """A value that two configurations have at one place."""
 
-    >>> list(_differences({"admit": 1}, {"admit": 2}, "rules", " of 'item'"))
-    ["admit of 'item' (1, not 2)"]
-    """
-    if old == new:
-        return
-    columns = [_by_name(value) for value in (old, new)]
-    if all(columns):
-        old, new = columns
-        if list(old) != list(new):
-            yield f"{name} ({_compared(list(old), list(new), now)})"
-        for each in [each for each in new if each in old]:
-            yield from _differences(old[each], new[each], name, f" of {each!r}", now=now)
-    elif isinstance(old, dict) and isinstance(new, dict):
-        for key in {**new, **old}:
-            yield from _differences(old.get(key), new.get(key), key, of, now=now)
-    else:
-        yield f"{name}{of} ({_compared(old, new, now)})"
+    path: _Path
+    old: Json
+    new: Json
+
+    def text(self, now: str) -> str:
+        """Describe it: settings by their names, columns by theirs.
+
+        >>> _Difference(("features", "categorical", ("item",), "rules", "admit"), 1, 2).text("now")
+        "admit of 'item' (1, now 2)"
+        """
+        name = [key for key in self.path if isinstance(key, str)][-1]
+        of = "".join(f" of {key[0]!r}" for key in self.path if isinstance(key, tuple))
+        return f"{name}{of} ({_compared(self.old, self.new, now)})"
 
 
-def _by_name(value: Json) -> JsonObject:
-    """Columns or files by their names; empty for any other value, and for equal names."""
+def _differences(before: Json, config: Mapping[str, Json]) -> list[_Difference]:
+    """Return what differs in the values of `config`; of entries of a list, those in both."""
+    known = before if isinstance(before, dict) else {}
+    old = dict(_flat({name: known.get(name) for name in config}))
+    new = dict(_flat(config))
+    paths = dict.fromkeys([*new, *old])
+    both = [p for p in paths if (p in old and p in new) or all(isinstance(key, str) for key in p)]
+    found = [_Difference(path, old.get(path), new.get(path)) for path in both]
+    return [each for each in found if each.old != each.new]
+
+
+def _flat(value: Json, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
+    """Yield each value below `value` with its path; a list of entries as their names first."""
     entries = value if isinstance(value, list) else []
     named = {each["name"]: each for each in entries if isinstance(each, dict) and "name" in each}
-    return named if len(named) == len(entries) else {}
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _flat(each, (*path, key))
+    elif named and len(named) == len(entries):
+        yield path, list(named)
+        for name, each in named.items():
+            yield from _flat(each, (*path, (name,)))
+    else:
+        yield path, value
 
 
-def _compared(old: Json, new: Json, now: str = "not") -> str:
+def _compared(old: Json, new: Json, now: str) -> str:
     """Both values; of long ones the part with the first difference.
 
-    >>> _compared([1] * 40, [1] * 39 + [2])
+    >>> _compared([1] * 40, [1] * 39 + [2], "not")
     '... 1, 1, 1, 1, 1, 1, 1], not ... 1, 1, 1, 1, 1, 1, 2]'
     """
     texts = [repr(old), repr(new)]
@@ -240,20 +237,22 @@ def _settings(values: Mapping[str, Json]) -> OnlineSettings:
 
 def features_of_json(values: Mapping[str, Json]) -> LogFeatures:
     """Return the columns from the `features` of a configuration."""
-    categorical = [_categorical(each) for each in values["categorical"]]
-    continuous = [
-        ContinuousColumn(**{**each, "scaling": NumberScaling(**each["scaling"])})
-        for each in values["continuous"]
-    ]
-    columns = tuple(values["columns"])
-    lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
-    lists |= {n: tuple(values[n]) for n in ("more_labels", "regression") if n in values}
-    lists["vectors"] = tuple(VectorColumn(**each) for each in values.get("vectors", ()))
-    return LogFeatures(**{**values, **lists, "columns": columns})
+    tuples = {k: tuple(x) for k, x in values.items() if isinstance(x, list)}
+    kinds = {
+        "categorical": tuple(_categorical(**each) for each in values["categorical"]),
+        "continuous": tuple(_continuous(**each) for each in values["continuous"]),
+        "vectors": tuple(VectorColumn(**each) for each in values.get("vectors", ())),
+    }
+    return LogFeatures(**{**values, **tuples, **kinds})
 
 
-def _categorical(values: Mapping[str, Json]) -> CategoricalColumn:
-    lists = values.get("lists")
+def _categorical(
+    *, rules: JsonObject, lists: JsonObject | None = None, **values: Any
+) -> CategoricalColumn:
     return CategoricalColumn(
-        **{**values, "rules": FieldRules(**values["rules"]), "lists": lists and ListRules(**lists)}
+        rules=FieldRules(**rules), lists=lists and ListRules(**lists), **values
     )
+
+
+def _continuous(*, scaling: JsonObject, **values: Any) -> ContinuousColumn:
+    return ContinuousColumn(scaling=NumberScaling(**scaling), **values)

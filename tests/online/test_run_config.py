@@ -49,7 +49,7 @@ CASES = {
         "categorical (['user', 'item', 'category', 'site', 'device', 'hour'], not ['item', ",
     ),
     "another order": (config(categorical=COLUMNS[::-1]), "'hour'], not ['hour', 'device', "),
-    "no continuous column": (config(continuous=()), "continuous ([{'name': 'price', "),
+    "no continuous column": (config(continuous=()), "continuous (['price'], not []);"),
     "label": (config(label="late"), "label ('click', not 'late');"),
     "a setting": (
         config(replace(SETTINGS, run=replace(SETTINGS.run, batch_size=64))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from cowclip_merlin import choices
@@ -25,18 +25,37 @@ from cowclip_merlin.tables.layout import MOST_ADMIT, FieldRules
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
+_SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
+Check = tuple[Callable[[Json], bool], str]
+"""Whether a value can be, and what to do if not."""
+
+
+def _whole(least: int, most: int | None = None, what: str = "a whole number") -> Check:
+    words = f"give {what} from {least} " + ("on" if most is None else f"to {most:,}")
+    return lambda x: type(x) is int and least <= x <= (x if most is None else most), words
+
+
+def _one_of(choices: Sequence[str]) -> Check:
+    return lambda x: isinstance(x, str) and x in choices, f"choose one of {', '.join(choices)}"
+
+
+_TEXT: Check = (lambda x: isinstance(x, str) and x != "", "give text, such as '|'")
+_FLAG: Check = (lambda x: type(x) is bool, "give true or false")
+_ANY: Check = (lambda x: True, "")  # is checked by whoever reads it
+_LENGTH = _whole(1, 1 << 16, "how many numbers each vector has,")
+_OF_TABLE = {"ttl": _ANY, "admit": _whole(1, MOST_ADMIT), "min_rows": _whole(0)}
+_OF_TABLE |= {"buckets": _whole(1, 2**31 - 1), "text": _FLAG}  # rows are 32-bit numbers
+_LISTS = {"separator": _TEXT, "max_values": _whole(1), "keep": _one_of(choices.KEEP_VALUES)}
+_LISTS |= {"combiner": _one_of(choices.COMBINERS)}
+_NEEDS = {"max_values": "separator", "keep": "separator", "combiner": "separator"}
+_ENTRIES: dict[str, dict[str, Check]] = {
+    "categorical": {"name": _ANY, "table": _ANY, "optional": _FLAG, **_OF_TABLE, **_LISTS},
+    "continuous": {"name": _ANY, "optional": _FLAG}
+    | dict.fromkeys(("transform", "minimum", "maximum"), _ANY),
+    "vectors": {"name": _ANY, "length": _LENGTH},
+}
 _KEYS = ("label", "time", "key", "weight", "regression", "categorical", "continuous", "columns")
 _KEYS += ("prepared", "vectors", "vector_separator")
-_TIME = ("name", "format")
-_LISTS = ("separator", "max_values", "keep", "combiner")
-_OF_TABLE = ("ttl", "admit", "min_rows", "buckets", "text")
-_CATEGORICAL = ("name", "table", "optional", *_OF_TABLE, *_LISTS)
-_CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
-_SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
-_CONTINUOUS = ("name", "optional", "transform", "minimum", "maximum")
-_VECTOR = ("name", "length")
-_LONGEST = 1 << 16  # numbers of a vector
-_MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
 
 
 def load_features(path: str | FilePath) -> LogFeatures:
@@ -61,9 +80,8 @@ class _FeaturesFile:
         """The features."""
         self._check_keys(self.value, _KEYS)
         prepared = self._prepared()
-        categorical = self._entries("categorical", _CATEGORICAL)
-        continuous = self._entries("continuous", _CONTINUOUS)
-        vectors = self._entries("vectors", _VECTOR)
+        categorical, continuous, vectors = (self._entries(kind) for kind in _ENTRIES)
+        own = [entry["name"] for entry in categorical if "table" not in entry]
         time, time_format = self._time()
         label, *more_labels = self._labels()
         features = LogFeatures(
@@ -74,10 +92,10 @@ class _FeaturesFile:
             time_format=time_format,
             key=self._name("key") if "key" in self.value else None,
             weight=self._name("weight") if "weight" in self.value else None,
-            categorical=tuple(self._categorical(*entry) for entry in enumerate(categorical)),
-            continuous=tuple(self._continuous(*entry, prepared) for entry in enumerate(continuous)),
+            categorical=tuple(self._categorical(*each, own) for each in enumerate(categorical)),
+            continuous=tuple(self._continuous(*each, prepared) for each in enumerate(continuous)),
             columns=self._columns(),
-            vectors=tuple(self._vector(*entry) for entry in enumerate(vectors)),
+            vectors=tuple(VectorColumn(**entry) for entry in vectors),
             vector_separator=self._vector_separator(),
             scales=self._scales(prepared),
         )
@@ -137,7 +155,7 @@ class _FeaturesFile:
         given = self.value.get("time")
         if not isinstance(given, dict):
             return self._name("time"), None
-        self._check_keys(given, _TIME, "time")
+        self._check_keys(given, ("name", "format"), "time")
         name, time_format = given.get("name"), given.get("format")
         if not isinstance(time_format, str) or not is_time_format(time_format):
             what = f"format is {time_format!r}; write year, month and day, as in %Y-%m-%d %H:%M"
@@ -152,83 +170,56 @@ class _FeaturesFile:
             )
         return name
 
-    def _entries(self, key: str, known: Sequence[str]) -> list[JsonObject]:
+    def _entries(self, kind: str) -> list[JsonObject]:
         """The columns of a list as mappings, a plain name as one with a name only."""
-        given = self.value.get(key, [])
+        given, checks = self.value.get(kind, []), _ENTRIES[kind]
         if not isinstance(given, list):
-            self._refuse(f"{key} is {given!r}; give a list of columns, each after a dash", key)
+            self._refuse(f"{kind} is {given!r}; give a list of columns, each after a dash", kind)
         entries = [item if isinstance(item, dict) else {"name": item} for item in given]
         for i, entry in enumerate(entries):
-            self._check_keys(entry, known, key, i)
-            self._checked_name(entry.get("name"), f"name of {key} column {i + 1}", key, i)
+            self._check_keys(entry, tuple(checks), kind, i)
+            name = self._checked_name(entry.get("name"), f"name of {kind} column {i + 1}", kind, i)
+            for key in [*entry, *({"length"} & checks.keys() - entry.keys())]:
+                (is_right, remedy), value, needs = checks[key], entry.get(key), _NEEDS.get(key)
+                if needs and needs not in entry:
+                    what = f"{key} of {name!r} has no effect without {needs}; give one, such as '|'"
+                    self._refuse(f"{what}, or remove it", kind, i, key)
+                if not is_right(value):
+                    self._refuse(f"{key} of {name!r} is {value!r}; {remedy}", kind, i, key)
         return entries
 
-    def _categorical(self, i: int, entry: Mapping[str, Json]) -> CategoricalColumn:
-        name, ttl, admit = entry["name"], entry.get("ttl"), entry.get("admit", 1)
-        min_rows = entry.get("min_rows", 0)
-        if type(admit) is not int or not 1 <= admit <= MOST_ADMIT:
-            what = f"admit of {name!r} is {admit!r}; give a whole number from 1 to {MOST_ADMIT}"
-            self._refuse(what, "categorical", i, "admit")
-        if type(min_rows) is not int or min_rows < 0:
-            what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
-            self._refuse(what, "categorical", i, "min_rows")
-        buckets, lists = self._buckets(i, entry), self._lists(i, entry)
+    def _categorical(
+        self, i: int, entry: Mapping[str, Json], own: Sequence[str]
+    ) -> CategoricalColumn:
+        """A column of ids; `own` are those with a table of their own."""
+        given = dict(entry)
+        name, table = given["name"], given.get("table")
+
+        def refuse(key: str, what: str) -> NoReturn:
+            self._refuse(f"{key} of {name!r} {what}", "categorical", i, key)
+
+        if "table" in given and table not in own:
+            words = "name a column with a table of its own"
+            refuse("table", f"is {table!r}; {words}: {', '.join(own)}")
+        for key in [key for key in _OF_TABLE if "table" in given and key in given]:
+            refuse(key, f"has no effect, as it has the ids of {table!r}; give it there")
+        if "keep" in given and "max_values" not in given:
+            refuse("keep", "has no effect without max_values; give it, or remove keep")
         try:
-            seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
+            ttl = given.pop("ttl", None)
+            ttl = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
         except InputError as error:
             self._refuse(str(error), "categorical", i, "ttl")
-        rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
+        rules = {key: given.pop(key) for key in ("admit", "min_rows") if key in given}
+        lists = {key: given.pop(key) for key in _LISTS if key in given}
         return CategoricalColumn(
-            name=name,
-            rules=rules,
-            buckets=buckets,
-            lists=lists,
-            table=self._table(i, entry),
-            text=self._flag("text", "categorical", i, entry),
-            optional=self._flag("optional", "categorical", i, entry),
+            **given, rules=FieldRules(ttl=ttl, **rules), lists=ListRules(**lists) if lists else None
         )
-
-    def _flag(self, key: str, kind: str, i: int, entry: Mapping[str, Json]) -> bool:
-        if type(value := entry.get(key, False)) is not bool:
-            what = f"{key} of {entry['name']!r} is {value!r}; give true or false"
-            self._refuse(what, kind, i, key)
-        return value
-
-    def _table(self, i: int, entry: Mapping[str, Json]) -> str | None:
-        """The column whose table this one shares."""
-        if "table" not in entry:
-            return None
-        table, name = entry["table"], entry["name"]
-        others = self._entries("categorical", _CATEGORICAL)
-        own = [other["name"] for other in others if "table" not in other]
-        if table not in own:
-            what = f"table of {name!r} is {table!r}; name a column with a table of its own"
-            self._refuse(f"{what}: {', '.join(own)}", "categorical", i, "table")
-        for key in _OF_TABLE:
-            if key in entry:
-                what = f"{key} of {name!r} has no effect, as it has the ids of {table!r}; give it"
-                self._refuse(f"{what} there", "categorical", i, key)
-        return table
-
-    def _buckets(self, i: int, entry: Mapping[str, Json]) -> int | None:
-        buckets = entry.get("buckets")
-        given = "buckets" in entry
-        if given and (type(buckets) is not int or not 1 <= buckets <= _MOST_BUCKETS):
-            what = f"buckets of {entry['name']!r} is {buckets!r}; give a whole number from 1 to"
-            self._refuse(f"{what} {_MOST_BUCKETS:,}", "categorical", i, "buckets")
-        return buckets
-
-    def _lists(self, i: int, entry: Mapping[str, Json]) -> ListRules | None:
-        """How a column with several values per row is read; None for any other column."""
-        given = {key: entry[key] for key in _LISTS if key in entry}
-        for key, reason in _wrong_list_rules(given):
-            self._refuse(f"{key} of {entry['name']!r} {reason}", "categorical", i, key)
-        return ListRules(**given) if given else None
 
     def _continuous(
         self, i: int, entry: Mapping[str, Json], prepared: PreparedData | None
     ) -> ContinuousColumn:
-        name, optional = entry["name"], self._flag("optional", "continuous", i, entry)
+        name = entry["name"]
         try:
             if prepared is None:
                 scaling = scaling_of(entry)
@@ -236,16 +227,11 @@ class _FeaturesFile:
                 raise InputError("the prepared folder gives the transform; name the column only")
             else:
                 scaling = NumberScaling.from_prepared(prepared, name)
-            return ContinuousColumn(name=name, scaling=scaling, optional=optional)
+            return ContinuousColumn(
+                name=name, scaling=scaling, optional=entry.get("optional", False)
+            )
         except InputError as error:
             self._refuse(f"{name!r}: {error}", "continuous", i)
-
-    def _vector(self, i: int, entry: Mapping[str, Json]) -> VectorColumn:
-        name, length = entry["name"], entry.get("length")
-        if type(length) is not int or not 1 <= length <= _LONGEST:
-            what = f"length of {name!r} is {length!r}; give how many numbers each vector has"
-            self._refuse(f"{what}, from 1 to {_LONGEST:,}", "vectors", i, "length")
-        return VectorColumn(name=name, length=length)
 
     def _vector_separator(self) -> str:
         separator = self.value.get("vector_separator", LogFeatures.vector_separator)
@@ -300,18 +286,3 @@ class _FeaturesFile:
                     self._refuse(f"{what} its separator", *keys)
             if features.columns and name not in features.columns:
                 self._refuse(f"column {name!r} is not among the columns; check the names", *keys)
-
-
-def _wrong_list_rules(given: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield each setting of a column with several values per row that cannot be, and why."""
-    for key, value in given.items():
-        if "separator" not in given:
-            yield key, "has no effect without separator; give one, such as '|', or remove it"
-        elif key == "separator" and (not isinstance(value, str) or not value):
-            yield key, f"is {value!r}; give text, such as '|'"
-        elif key == "max_values" and (type(value) is not int or value < 1):
-            yield key, f"is {value!r}; give a whole number from 1 on"
-        elif key in _CHOICES and value not in _CHOICES[key]:
-            yield key, f"is {value!r}; choose one of {', '.join(_CHOICES[key])}"
-        elif key == "keep" and "max_values" not in given:
-            yield key, "has no effect without max_values; give it, or remove keep"

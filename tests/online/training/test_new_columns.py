@@ -258,7 +258,7 @@ def test_a_run_goes_on_with_new_columns(tmp_path, settings, old_run, capsys):
         "no 'color'; give null for a missing value"
     ]
     said = capsys.readouterr().out
-    assert "changed since the start before: optional of 'color' (True, now" in said
+    assert "changed since the start before: optional of 'color' (True, now False)" in said
     with pytest.raises(InputError, match="categorical column 3 of the run is 'color', but missing"):
         train(folder, FEATURES, settings)
 
