@@ -34,7 +34,7 @@ from cowclip_merlin.demo.online.processes import (
 )
 from cowclip_merlin.demo.online.report import latency_summary, percentiles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features

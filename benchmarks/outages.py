@@ -34,7 +34,7 @@ from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.scaling import RULES

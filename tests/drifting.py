@@ -17,7 +17,7 @@ def drifting(make_once):
 
 @pytest.fixture(scope="session")
 def features(drifting):
-    from cowclip_merlin.online.events.features_file import load_features
+    from cowclip_merlin.online.events.features import load_features
 
     return load_features(drifting / "log.csv.yaml")
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import online_config
 from cowclip_merlin.online.settings import OnlineSettings

@@ -22,12 +22,9 @@ import numpy as np
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import check_at_least_one, check_not_negative
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.steps.batch_form import BatchForm
 from cowclip_merlin.online.training.trainer import OnlineTrainer

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.event_log import EventLog
-    from cowclip_merlin.online.events.features_file import load_features
-    from cowclip_merlin.online.events.requests import encode_requests
+    from cowclip_merlin.online.events.features import load_features
+    from cowclip_merlin.online.events.messages import encode_requests
     from cowclip_merlin.online.logs.file_log import FileLog
     from cowclip_merlin.online.logs.open_log import open_log
     from cowclip_merlin.online.replaying.replay_folder import replay_log
@@ -36,8 +36,8 @@ _LAZY = {
     "FileLog": "online.logs.file_log",
     "OnlineSettings": "online.settings",
     "ReplaySettings": "online.replaying.settings",
-    "encode_requests": "online.events.requests",
-    "load_features": "online.events.features_file",
+    "encode_requests": "online.events.messages",
+    "load_features": "online.events.features",
     "open_log": "online.logs.open_log",
     "replay_log": "online.replaying.replay_folder",
 }

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 from cowclip_merlin.types import Array, Json, JsonObject, Variable
 
@@ -52,16 +51,6 @@ def more_of(features: LogFeatures, lacking: Collection[str]) -> MoreColumns:
         categorical=sum(column.name in lacking for column in features.categorical),
         continuous=sum(column.name in lacking for column in features.continuous),
     )
-
-
-def grown_table(state: Mapping[str, Array], features: LogFeatures) -> dict[str, Array]:
-    """Return the state of a growing table, with the fields of all columns.
-
-    Args:
-        state: of the table, or the part of it that servers need.
-        features: all columns.
-    """
-    return with_more_fields(state, len(features.tables), features.table_of_column)
 
 
 def grown_variables(

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import MALFORMED, InputError
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    ListRules,
-    LogFeatures,
-    VectorColumn,
-)
-from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Json, JsonObject
 
@@ -237,22 +229,16 @@ def _settings(values: Mapping[str, Json]) -> OnlineSettings:
 
 def features_of_json(values: Mapping[str, Json]) -> LogFeatures:
     """Return the columns from the `features` of a configuration."""
-    tuples = {k: tuple(x) for k, x in values.items() if isinstance(x, list)}
-    kinds = {
-        "categorical": tuple(_categorical(**each) for each in values["categorical"]),
-        "continuous": tuple(_continuous(**each) for each in values["continuous"]),
-        "vectors": tuple(VectorColumn(**each) for each in values.get("vectors", ())),
-    }
-    return LogFeatures(**{**values, **tuples, **kinds})
+    return _made(LogFeatures, values)
 
 
-def _categorical(
-    *, rules: JsonObject, lists: JsonObject | None = None, **values: Any
-) -> CategoricalColumn:
-    return CategoricalColumn(
-        rules=FieldRules(**rules), lists=lists and ListRules(**lists), **values
-    )
-
-
-def _continuous(*, scaling: JsonObject, **values: Any) -> ContinuousColumn:
-    return ContinuousColumn(scaling=NumberScaling(**scaling), **values)
+def _made(kind: Any, value: Json) -> Any:
+    """Build a value of a type from JSON: a dataclass, a tuple of them, or a plain value."""
+    if isinstance(value, list):
+        inner = (*get_args(kind), Any)[0]
+        return tuple(_made(inner, each) for each in value)
+    kind = next((each for each in get_args(kind) if is_dataclass(each)), kind)  # of "X | None"
+    if value is None or not is_dataclass(kind):
+        return value
+    hints = get_type_hints(kind)
+    return kind(**{name: _made(hints[name], each) for name, each in value.items()})

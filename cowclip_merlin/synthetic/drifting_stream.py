@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.raw_events import RawEvents
+from cowclip_merlin.online.events.event_log import RawEvents
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, features_text, values_of_ids
 from cowclip_merlin.synthetic.drifting_truth import (

@@ -27,7 +27,7 @@ from cowclip_merlin.experiments.definitions.experiment import (
     LogExperiment,
     ReplayLine,
 )
-from cowclip_merlin.online.events.times import parse_duration
+from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.scaling import PRESETS, RULES
 from cowclip_merlin.tables.layout import MOST_ADMIT
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings

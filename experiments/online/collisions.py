@@ -23,7 +23,7 @@ from cowclip_merlin.online.events.buckets import bucket_ids
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.ids import MISSING
+from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.tables import FieldRules

@@ -22,7 +22,7 @@ from cowclip_merlin.experiments.running.runner import (
     settings_columns,
 )
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.times import parse_duration
+from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import OnlineSettings

@@ -11,7 +11,7 @@ from functools import cached_property
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.experiments.session_settings import LogSettings
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.folders import REPLAYS_CSV

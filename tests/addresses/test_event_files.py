@@ -12,8 +12,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tuning.settings_file import read_settings
 from cowclip_merlin.online import EventLog, FileLog, load_features
+from cowclip_merlin.online.events.event_log import RawLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.raw_events import RawLog
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows import read_log
 from cowclip_merlin.workflows.raw.log_format import LogFormat

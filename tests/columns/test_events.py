@@ -8,13 +8,11 @@ import pytest
 from data import PLAIN, ROLES, VECTORS, features_of, frame, write
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.event_log import EventLog, RawLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.ids import MISSING
-from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.events.raw_events import RawLog
-from cowclip_merlin.online.events.requests import encode_requests
+from cowclip_merlin.online.events.features import load_features
+from cowclip_merlin.online.events.messages import encode_messages, encode_requests
+from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.joining.matching import ExampleWriter
 from cowclip_merlin.online.joining.messages import MessageParser
 from cowclip_merlin.online.producing.producer import EventMessages

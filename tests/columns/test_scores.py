@@ -21,7 +21,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import open_columns
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.training import Scorer, evaluate_run, load_run

@@ -20,7 +20,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.open_log import open_log

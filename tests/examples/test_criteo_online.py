@@ -10,7 +10,7 @@ import pytest
 
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 
 ROOT = Path(__file__).parents[2]
 

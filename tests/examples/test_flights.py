@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

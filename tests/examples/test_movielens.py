@@ -9,7 +9,7 @@ import pytest
 
 from cowclip_merlin.cli import main as cowclip
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.workflows import PreparedData
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from cowclip_merlin.experiments.online.collisions import (
 )
 from cowclip_merlin.experiments.tables.table import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
-from cowclip_merlin.online.events.features import ListRules
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.ids import MISSING
+from cowclip_merlin.online.events.columns import ListRules
+from cowclip_merlin.online.events.features import load_features
+from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules

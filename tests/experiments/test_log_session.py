@@ -17,7 +17,7 @@ from cowclip_merlin.experiments.online import replay_outputs, replay_runs, sessi
 from cowclip_merlin.experiments.online.replay_runs import line_features
 from cowclip_merlin.experiments.results.result import read_replays
 from cowclip_merlin.experiments.tables.table import read_table
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 

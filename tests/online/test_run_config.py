@@ -7,12 +7,9 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import OnlineSettings
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
-from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.values import NumberScaling
 from cowclip_merlin.online.run_config import online_config, refuse_difference
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training import RunSettings

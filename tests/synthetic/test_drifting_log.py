@@ -11,8 +11,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.ids import MISSING
+from cowclip_merlin.online.events.features import load_features
+from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.synthetic.drifting_log import COLUMNS, generate_drifting
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features

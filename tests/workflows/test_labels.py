@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.columns import CategoricalColumn
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows

@@ -10,7 +10,7 @@ import pytest
 from cowclip_merlin import InputError
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.workflows import LogFormat, PreparedData, read_log
 
 FORMAT = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.online import EventLog, encode_requests, load_features
-from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.values import text_id
 from cowclip_merlin.workflows import PrepareSettings, prepare, value_to_id
 from cowclip_merlin.workflows.raw.values.value_text import whole_text, whole_texts
 

@@ -26,8 +26,8 @@ from cowclip_merlin.synthetic.drifting_stream import (
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from cowclip_merlin.online.events.event_log import RawLog
     from cowclip_merlin.online.events.features import LogFeatures
-    from cowclip_merlin.online.events.raw_events import RawLog
     from cowclip_merlin.system.signals import GracefulStop
 
 HELP = "play a log, or a generated stream, as messages of events"
@@ -156,7 +156,7 @@ def _targets(args: argparse.Namespace) -> Targets:
 
 def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, int]:
     """Return the stream, its features and its number of events."""
-    from cowclip_merlin.online.events.features_file import load_features
+    from cowclip_merlin.online.events.features import load_features
 
     size = settings_from(args, StreamSize)
     stream = DriftingStream(events=size.rows, days=size.days, seed=size.seed)
@@ -176,8 +176,8 @@ def _seconds_per_day(args: argparse.Namespace, events_per_day: float) -> float |
 
 def _played(args: argparse.Namespace) -> tuple[RawLog, LogFeatures, None]:
     """Return the events of the files, their features, and None: their number is not known."""
-    from cowclip_merlin.online.events.features_file import load_features
-    from cowclip_merlin.online.events.raw_events import RawLog
+    from cowclip_merlin.online.events.event_log import RawLog
+    from cowclip_merlin.online.events.features import load_features
 
     features = load_features(args.features)
     given = {} if args.max_bad_fraction is None else {"max_bad_fraction": args.max_bad_fraction}

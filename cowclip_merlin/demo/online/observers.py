@@ -15,7 +15,7 @@ from cowclip_merlin.demo.measuring.scoring import Scorer, auc_over_time
 from cowclip_merlin.demo.measuring.sync_watch import Repeat, SyncWatch
 from cowclip_merlin.demo.online.processes import DemoSettings, Logs, Processes
 from cowclip_merlin.demo.online.report import Json, latency_summary, percentiles
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.message_log import lag
 from cowclip_merlin.online.logs.open_log import open_log
 

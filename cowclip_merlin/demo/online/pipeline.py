@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cowclip_merlin.demo.measuring.server_client import ServerClient
 from cowclip_merlin.demo.online.processes import DemoSettings, Logs, Process, Processes
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.system.processes import free_ports
 
 

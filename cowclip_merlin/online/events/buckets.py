@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.kernels.compiled import compiled
-from cowclip_merlin.online.events.ids import MISSING
+from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.tables.id_map import seeded_hash
 from cowclip_merlin.types import Array
 

@@ -1,9 +1,4 @@
-"""Events as a model reads them, made from columns: the same for a log and a request.
-
-Whatever an event comes from, what a value is depends on its text alone: that of `text_of_value` for
-a request, that of Arrow for parquet. Columns of numbers, which `column_of` makes, have the same ids
-and numbers without the way over text.
-"""
+"""Events as a model reads them, made from columns: the same for a log, a message and a request."""
 
 from __future__ import annotations
 
@@ -15,13 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
-from cowclip_merlin.online.events.ids import encode_ids, text_ids
-from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
+from cowclip_merlin.online.events.columns import ColumnIds, floats
+from cowclip_merlin.online.events.features import SAMPLE_RATE, LogFeatures
+from cowclip_merlin.online.events.values import (
+    one_array,
+    parse_formatted_times,
+    parse_times,
+    text_ids,
+)
 from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import Array, ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
-from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,20 +124,35 @@ def encode_inputs(table: pa.Table, features: LogFeatures, damage: Damage) -> Eve
     """Ids and numbers of all rows, those of damaged ones without meaning.
 
     Args:
-        table: Arrow table of text, or as of `column_of`; null is a missing value. Columns with
-            several values per row are lists of text, without nulls. Vectors are lists of float32
-            numbers, of their length.
+        table: Arrow table of text, or as of `StreamColumn.of_rows`; null is a missing value.
+            Columns with several values per row are lists of text, without nulls. Vectors are lists
+            of float32 numbers, of their length.
         features: the columns.
         damage: takes what is wrong.
     """
+    names = [column.name for column in features.categorical]
+    owners = [names.index(column.table or column.name) for column in features.categorical]
+    ids = [
+        column.ids(table[column.name], field, features.categorical[field])
+        for field, column in zip(owners, features.categorical)
+    ]
     rows = table.num_rows
-    numbers = [_scaled(_array(table[c.name]), c, damage)[:, None] for c in features.continuous]
-    for name, length in features.lengths.items():
-        numbers.append(np.asarray(_array(table[name]).flatten()).reshape(rows, length))
+    numbers = [
+        column.numbers(one_array(table[column.name]), damage)
+        for column in (*features.continuous, *features.vectors)
+    ]
     return Events(
-        ids=encode_ids(table, features.categorical),
+        ids=_together(ids, rows),
         numbers=np.concatenate([np.empty((rows, 0), np.float32), *numbers], axis=1),
     )
+
+
+def _together(columns: Sequence[ColumnIds], rows: int) -> Ids:
+    """Return the ids of all columns; the form with lengths if a column has some."""
+    if any(column.lengths is not None for column in columns):
+        return Ids.of_columns(columns)
+    found = [column.ids for column in columns]
+    return Ids(np.stack(found, axis=1) if found else np.empty((rows, 0), np.int64))
 
 
 def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events:
@@ -150,10 +164,12 @@ def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events
         damage: takes what is wrong.
     """
     inputs = encode_inputs(table, features, damage)
-    times = encode_times(_array(table[features.time]), features, damage)
+    times = encode_times(one_array(table[features.time]), features, damage)
     keys = None
     if features.key:
-        keys = text_ids(table[features.key], keep_text=features.key_keeps_text)
+        # "47.0" and "47" are two keys if the key is a column that keeps its text, too.
+        keep_text = any(each.text for each in features.categorical if each.name == features.key)
+        keys = text_ids(table[features.key], keep_text=keep_text)
         missing = np.asarray(table[features.key].is_null())
         damage.add(missing, lambda _: f"{features.key} is missing; an event needs its key")
     return Events(
@@ -182,58 +198,12 @@ def _weights(
     """Weights of all events, 0 where one is missing or wrong; None without such a column."""
     if not (name := features.weight):
         return None
-    column = _array(table[name])
-    numbers = _floats(column)
+    column = one_array(table[name])
+    numbers = floats(column)
     good = np.asarray(labels.are_weights(numbers))
     damage.add(~good, lambda i: labels.weight_damage(name, damage.text(column, i, name)))
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     return np.where(good, values, 0).astype(np.float32)
-
-
-def _array(column: ArrowColumn) -> pa.Array:
-    """A column of a table as one Arrow array."""
-    import pyarrow as pa
-
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _scaled(
-    values: ArrowColumn, column: ContinuousColumn, damage: Damage
-) -> npt.NDArray[np.float32]:
-    """Numbers of a column as the model takes them."""
-    name = column.name
-    numbers = column.scaling.apply(_numbers(values, name, damage))
-    damage.add(
-        ~np.isfinite(numbers),
-        lambda i: f"{name} is {damage.text(values, i, name)!r:.60}, too large for a 32-bit number",
-    )
-    return numbers
-
-
-def _numbers(column: ArrowColumn, name: str, damage: Damage) -> npt.NDArray[np.float64]:
-    """Numbers of a column, 0 where a value is missing or wrong."""
-    import pyarrow.compute as pc
-
-    def given(i: int) -> str:
-        return f"{name} is {damage.text(column, i, name)!r:.60}"
-
-    numbers = _floats(column)
-    wrong = np.asarray(pc.and_(pc.is_null(numbers), pc.is_valid(column)))
-    damage.add(wrong, lambda i: f"{given(i)}, not a number")
-    values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    infinite = ~np.isfinite(values)
-    damage.add(infinite, lambda i: f"{given(i)}, not a finite number")
-    return np.where(infinite, 0, values)
-
-
-def _floats(column: ArrowColumn) -> pa.Array:
-    """Numbers of a column of text or numbers, float64; null where a value is missing or wrong."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_int64(column.type) or pa.types.is_float64(column.type):
-        return pc.cast(column, pa.float64(), safe=False)  # rounds as Arrow does with a text
-    return numbers_of_texts(column)
 
 
 def encode_times(
@@ -242,7 +212,7 @@ def encode_times(
     """Whole seconds since 1970, int64 [n]; 0 where a time is missing or wrong.
 
     Args:
-        column: Arrow array of text, or as of `column_of`; null is a missing value.
+        column: Arrow array of text, or as of `StreamColumn.of_rows`; null is a missing value.
         features: format of the time column.
         damage: takes what is wrong.
     """
@@ -266,3 +236,35 @@ def encode_times(
     )
     usable = (seconds >= 0) & (seconds <= LATEST)
     return np.where(usable, seconds, 0).astype(np.int64)
+
+
+def sample_rate_offsets(rates: Sequence[Json], damage: Damage) -> npt.NDArray[np.float32] | None:
+    """Return log q of each event, float32 [n]; None if all negatives were kept.
+
+    If negatives are kept with probability q and positives always, the odds of the kept events are
+    the true odds divided by q. A model with the logit z of the true odds is therefore trained on
+    `sigmoid(z - log q)`, and it serves `sigmoid(z)`. Positives need the correction, too.
+
+    Args:
+        rates: values of the column `SAMPLE_RATE`; None is 1.
+        damage: takes what is wrong.
+
+    >>> sample_rate_offsets([1, None, 0.5], Damage()).tolist()
+    [0.0, 0.0, -0.6931471824645996]
+    """
+    if all(rate is None or rate == 1 for rate in rates):
+        return None
+    checked = np.array([_rate(rate) for rate in rates])
+    damage.add(
+        np.isnan(checked),
+        lambda i: f"{SAMPLE_RATE} is {rates[i]!r:.60}; give a number above 0 and at most 1",
+    )
+    return np.log(np.nan_to_num(checked, nan=1.0)).astype(np.float32)
+
+
+def _rate(value: Json) -> float:
+    """A rate as a number; NaN if it is not one."""
+    if value is None:
+        return 1.0
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value <= 1 else np.nan

@@ -1,37 +1,37 @@
-"""Events as messages: one JSON object each, column -> value, as a request has them."""
+"""Events as messages and requests: one JSON object each, column -> value."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.online.events.events import Damage, Events, encode_log
-from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.ids import text_id
-from cowclip_merlin.online.events.requests import cells_of, column_of, texts_of
-from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
-from cowclip_merlin.online.events.times import format_time
+from cowclip_merlin.online.events.columns import Row, StreamColumn
+from cowclip_merlin.online.events.events import (
+    Damage,
+    Events,
+    encode_inputs,
+    encode_log,
+    sample_rate_offsets,
+)
+from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE, LogFeatures
+from cowclip_merlin.online.events.values import format_time, text_id
 from cowclip_merlin.types import ArrowColumn, Json
 from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-LATE = "cowclip_late"
-"""Column that is 1 in positives whose click came after the window of their impression."""
+    import pyarrow as pa
 
 AHEAD = 86_400
 """Seconds by which an event may be ahead of this machine's clock.
 
 The newest event says what is old. One from far ahead would end all windows and expire all rows.
 """
-
-Row = Mapping[str, Json]
 
 
 def decode_messages(values: Sequence[bytes], damage: Damage) -> list[dict[str, Json]]:
@@ -76,6 +76,45 @@ def _json_of(value: bytes) -> Json:
     return json.loads(value)
 
 
+def read_column(rows: Sequence[Row], name: str, features: LogFeatures, damage: Damage) -> pa.Array:
+    """Return an input, the time, the key or the weight of all rows, as `StreamColumn.of_rows`."""
+    # A format of times reads texts only.
+    as_text = name == features.time and features.time_format is not None
+    return features.column(name).of_rows(rows, damage, as_text=as_text)
+
+
+@dataclass(frozen=True)
+class EncodedRequests:
+    """What a model reads of some requests.
+
+    Attributes:
+        events: of the requests that are whole, in their order.
+        damaged: position of a damaged request -> what is wrong.
+    """
+
+    events: Events
+    damaged: dict[int, str]
+
+
+def encode_requests(
+    requests: Sequence[Mapping[str, Json]], features: LogFeatures
+) -> EncodedRequests:
+    """Ids and numbers of requests, equal to those of the same values in a log.
+
+    Args:
+        requests: column -> value, with all `features.inputs` that are not `optional`; None or ""
+            is a missing value. A column with several values per row has a list, or text with its
+            separator. So has a vector, which cannot be missing.
+        features: the columns; label, time and key are not needed.
+    """
+    import pyarrow as pa
+
+    damage = Damage(requests)
+    columns = {c.name: c.of_rows(requests, damage) for c in features.columns_of_model}
+    events = encode_inputs(pa.table(columns), features, damage)
+    return EncodedRequests(events.filter(damage.good(len(requests))), damage.reasons)
+
+
 def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
@@ -97,7 +136,7 @@ def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Eve
     columns = dict.fromkeys([*features.inputs, *features.beside])
     for i in damage.reasons:  # so that their columns need no look at each value then
         rows[i] = dict.fromkeys([*columns, *features.labels])
-    table = {name: column_of(rows, name, features, damage) for name in columns}
+    table = {name: read_column(rows, name, features, damage) for name in columns}
     table |= _labels(rows, features, damage)
     events = encode_log(pa.table(table), features, damage)
     if events.keys is not None:
@@ -147,10 +186,13 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
     if not features.more_labels:
         given = [row.get(features.label) for row in rows]
         if {*map(type, given)} != {int} or not {*given} <= {0, 1}:
-            given = [label or 0 for label in cells_of(rows, features.label, damage, _label)]
+            column = StreamColumn(name=features.label)
+            cells = column.cells(rows, damage, lambda value: _label(value, column.name))
+            given = [label or 0 for label in cells]
         return {features.label: pa.array(given, pa.int8())}
     targets = features.targets
-    texts = {name: texts_of(rows, name, damage, is_id=False) for name in features.labels}
+    columns = [StreamColumn(name=name) for name in features.labels]
+    texts = {each.name: each.of_rows(rows, damage, as_text=True) for each in columns}
     parsed = {name: _parsed(texts[name], regression) for name, regression in targets}
     good = labels.rows_with_labels(targets, pa.table(texts), parsed)
 

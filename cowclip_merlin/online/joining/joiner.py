@@ -81,10 +81,9 @@ class Joiner:
             raise InputError("the features file names no key; add `key:` with the request's column")
         self._to, self._settings, self._store = to, settings, store
         self._clock = clock
+        needed = [column.name for column in features.columns_of_model if not column.optional]
         self._sources = {
-            IMPRESSIONS: _source(
-                impressions, MessageParser(features, features.required), damaged[0]
-            ),
+            IMPRESSIONS: _source(impressions, MessageParser(features, needed), damaged[0]),
             ACTIONS: _source(actions, MessageParser(features), damaged[1]),
         }
         logs = {"to": to, "impressions": impressions, "actions": actions}

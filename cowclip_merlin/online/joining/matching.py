@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cowclip_merlin.online.events.messages import LATE
-from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
+from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import CLICKED, LATE_CLICK, NO_CLICK, JoinStore, Row
 from cowclip_merlin.tables.layout import LATEST

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.online.events.columns import Row, text_of_value
 from cowclip_merlin.online.events.events import Damage, encode_times
-from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
-from cowclip_merlin.online.events.requests import column_of, remedy_without, text_of_value
+from cowclip_merlin.online.events.messages import decode_messages, read_column, refuse_ahead
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures
@@ -64,7 +64,7 @@ class MessageParser:
             keys.append(key)
         for i in damage.reasons:
             rows[i] = {self._time: None}
-        times = column_of(rows, self._time, self._features, damage)
+        times = read_column(rows, self._time, self._features, damage)
         seconds = encode_times(times, self._features, damage)
         refuse_ahead(seconds, now, self._features, damage)
         if not damage.reasons:
@@ -77,7 +77,7 @@ class MessageParser:
     def _key_of(self, row: Row) -> str:
         if not self._required <= row.keys():
             missing = min(self._required - row.keys())
-            raise ValueError(f"no {missing!r}; {remedy_without(missing, self._features)}")
+            raise ValueError(f"no {missing!r}; {self._features.column(missing).remedy}")
         key = row[self._key]
         if type(key) is not str or not key.isascii():
             key = text_of_value(key, self._key, is_id=True)

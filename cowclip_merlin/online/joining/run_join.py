@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.joining.joiner import Joiner
 from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
 from cowclip_merlin.online.joining.matching import JoinCounts

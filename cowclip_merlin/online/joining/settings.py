@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.times import parse_duration
+from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.settings import Settings, option
 
 _HASH_DIGITS = 8  # hexadecimal, of the hash that draws the negatives

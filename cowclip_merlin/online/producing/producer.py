@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.event_log import RawEvents
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.online.logs.message_log import MessageLog, Retrying
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.targets import refuse_several

@@ -12,8 +12,7 @@ from typing import Any
 from cowclip_merlin.addresses import FilePath, expand, output_folder, size_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
-from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.replaying import replay_results
 from cowclip_merlin.online.replaying.replay import BatchReader, Replay
 from cowclip_merlin.online.replaying.settings import ReplaySettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.times import parse_duration
+from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.settings import Settings, option
 
 NEVER = "never"

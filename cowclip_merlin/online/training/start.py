@@ -11,8 +11,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath, is_address
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.ids import MISSING, text_ids
-from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.events.values import MISSING, NumberScaling, text_ids
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import described, only_clicks
 from cowclip_merlin.training.run_config import RunConfig, local_run

@@ -9,8 +9,7 @@ from pathlib import Path
 from cowclip_merlin import workers
 from cowclip_merlin.addresses import Address, FilePath, upload_file
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.new_columns import held

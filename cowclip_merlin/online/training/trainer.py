@@ -13,12 +13,13 @@ from cowclip_merlin import compat, models
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.more_columns import GrownWeight, grown_weights
-from cowclip_merlin.online.new_columns import grown_table, grown_variables, more_of
+from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters
+from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.starting.warm_start import scoring_weights
@@ -271,7 +272,9 @@ class OnlineTrainer:
         """
         table, variables = part_of(state, "table."), self._other_variables()
         if lacking:
-            table = grown_table(table, self.features)
+            table = with_more_fields(
+                table, len(self.features.tables), self.features.table_of_column
+            )
             state = grown_variables(state, variables, self.new_weights(lacking))
         self.table.restore(table)
         for name, variable in variables.items():

@@ -12,7 +12,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.new_columns import grown_table, lacking_in
+from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import (
@@ -23,6 +23,7 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     changes_of,
 )
+from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.id_map import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import part_of
@@ -225,7 +226,8 @@ class ServedModel:
         try:
             scorer.restore(arrays, _DENSE, lacking=lacking)
             state = part_of(arrays, _TABLE)
-            state = grown_table(state, features) if lacking else state
+            if lacking:
+                state = with_more_fields(state, len(features.tables), features.table_of_column)
             table = _table_of(settings, features, state)
         except KeyError as error:
             raise InputError(

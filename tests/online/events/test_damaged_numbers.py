@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cowclip_merlin.online.events.columns import VectorColumn, text_of_value
 from cowclip_merlin.online.events.events import Damage
-from cowclip_merlin.online.events.requests import text_of_value, vector_of_value
-from cowclip_merlin.online.events.times import parse_times
+from cowclip_merlin.online.events.values import parse_times
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vector_values
 from cowclip_merlin.workflows.raw.values.text_to_number import float_of, numbers_of_texts
 
@@ -117,8 +117,8 @@ def test_dates_beyond_arrow_s_nanoseconds_are_no_times(text):
         assert math.isnan(parse_times(pa.array([text + zone]))[0])
 
 
-def vector_one_by_one(value, name, length, separator):
-    """As `vector_of_value`, by the text of each number and Arrow's cast."""
+def vector_one_by_one(value, name="x", length=3, separator="|"):
+    """As `VectorColumn.vector_of`, by the text of each number and Arrow's cast."""
     if isinstance(value, list):
         value = [text_of_value(each, f"{name}[{j}]", is_id=False) for j, each in enumerate(value)]
     elif value is not None and not isinstance(value, str):
@@ -144,7 +144,7 @@ def vector_one_by_one(value, name, length, separator):
 
 def vector_or_reason(read, value):
     try:
-        return read(value, "x", 3, "|").tolist()
+        return read(value).tolist()
     except ValueError as error:
         return str(error)
 
@@ -167,7 +167,8 @@ JSON = (
     | JSON
 )
 def test_vectors_and_their_reasons_are_those_of_one_by_one(value):
-    wanted, found = (vector_or_reason(f, value) for f in (vector_one_by_one, vector_of_value))
+    column = VectorColumn(name="x", length=3)
+    wanted, found = (vector_or_reason(f, value) for f in (vector_one_by_one, column.vector_of))
     assert repr(found) == repr(wanted)
 
 

@@ -12,7 +12,7 @@ import pytest
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.ids import MISSING, text_id
+from cowclip_merlin.online.events.values import MISSING, text_id
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.tables import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.online.events.features import CategoricalColumn, ListRules, VectorColumn
-from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.events.columns import CategoricalColumn, ListRules, VectorColumn
+from cowclip_merlin.online.events.values import NumberScaling
 from cowclip_merlin.tables import FieldRules
 
 LIST = "label: y\ntime: t\n"

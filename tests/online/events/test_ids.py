@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.online import EventLog, encode_requests
 from cowclip_merlin.online.events.buckets import bucket_ids
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    ListRules,
-    LogFeatures,
-)
-from cowclip_merlin.online.events.ids import MISSING, text_id, text_ids
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn, ListRules
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.values import MISSING, text_id, text_ids
 from cowclip_merlin.tables import FieldRules
 
 EDGES = st.integers(-(2**66), 2**66) | st.sampled_from([2**63 - 1, 2**63, -(2**63), 1 - 2**63, 0])

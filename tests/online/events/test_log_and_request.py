@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import EventLog, encode_requests
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
-from cowclip_merlin.online.events.ids import MISSING, text_id
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.values import MISSING, text_id
 
 LINE_BREAKS = "\r\n"  # a text file cannot hold them in a value
 ANY = st.characters(exclude_categories=["Cs"])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.events import requests
-from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
+from cowclip_merlin.online.events.columns import StreamColumn
+from cowclip_merlin.online.events.messages import encode_messages, encode_requests, refuse_ahead
 
 FEATURES = """\
 label: click
@@ -102,7 +102,7 @@ def test_a_column_of_one_type_is_read_as_its_texts(features, rows, columns):
     messages = [json.dumps(row).encode() for row in rows]
     events, damage = encode_messages(messages, features)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "_column_of_one_type", lambda *_, **__: None)
+        patch.setattr(StreamColumn, "_of_one_type", lambda *_: None)
         texts, wrong = encode_messages(messages, features)
     assert damage.reasons == wrong.reasons
     for i in set(range(4)) - set(damage.reasons):
@@ -165,7 +165,7 @@ def test_a_message_and_a_request_may_lack_an_optional_column(features_file):
     assert set(damage.reasons) == {2, 4}
     null = {"item": None, "tags": [], "price": ""}
     whole, _ = encode_messages([json.dumps(row | null).encode(), values[1]], needed)
-    asked = requests.encode_requests(rows[:2], features).events
+    asked = encode_requests(rows[:2], features).events
     for i in range(2):
         assert contents(events, i) == contents(whole, i)
         assert asked.ids.take([i]).values.tolist() == whole.ids.take([i]).values.tolist()

@@ -4,7 +4,8 @@ import json
 import logging
 import random
 
-from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.columns import CategoricalColumn
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings

@@ -22,9 +22,9 @@ from joining import (
     stream,
 )
 
-from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousColumn
-from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.values import text_id
 from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.matching import ExampleWriter
 from cowclip_merlin.online.joining.settings import JoinSettings

@@ -13,7 +13,8 @@ from log_servers import KafkaServer, later
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
-from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.columns import CategoricalColumn
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages

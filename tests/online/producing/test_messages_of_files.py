@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import EventLog, encode_requests, load_features
+from cowclip_merlin.online.events.event_log import RawLog
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.ids import text_id
-from cowclip_merlin.online.events.raw_events import RawLog
+from cowclip_merlin.online.events.values import text_id
 from cowclip_merlin.online.producing.producer import EventMessages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t"))

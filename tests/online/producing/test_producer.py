@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.raw_events import RawEvents
+from cowclip_merlin.online.events.event_log import RawEvents
 from cowclip_merlin.online.producing.producer import EventTimes, Pace, Producer, Targets
 
 

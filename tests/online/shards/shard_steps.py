@@ -16,13 +16,13 @@ if __name__ == "__main__":  # before TensorFlow starts in an import
     workers.join()
 
 from cowclip_merlin.online import OnlineSettings
-from cowclip_merlin.online.events.features import (
+from cowclip_merlin.online.events.columns import (
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
-    LogFeatures,
     VectorColumn,
 )
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline

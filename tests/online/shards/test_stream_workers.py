@@ -7,8 +7,8 @@ import pytest
 import stream_runs
 
 from cowclip_merlin.errors import LOST_ANOTHER, WRONG_INPUT
-from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.events.requests import encode_requests
+from cowclip_merlin.online.events.features import load_features
+from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.sync.sync_message import SYNCED, SyncMessage, changes_of
 

@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.events.features import (
+from cowclip_merlin.online.events.columns import (
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
-    LogFeatures,
     VectorColumn,
 )
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer

@@ -21,14 +21,14 @@ from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.events.features import (
+from cowclip_merlin.online.events.columns import (
     CategoricalColumn,
     ContinuousColumn,
     ListRules,
     VectorColumn,
 )
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.events.values import NumberScaling
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training import stream_folder
 from cowclip_merlin.online.training.stream_folder import roll_back, train_stream

@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.online.events.events import Damage, Events
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    ListRules,
-    LogFeatures,
-)
+from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn, ListRules
+from cowclip_merlin.online.events.events import Damage, Events, sample_rate_offsets
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.events.sample_rates import sample_rate_offsets
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.replaying.replay import ServingCopy
 from cowclip_merlin.online.training.trainer import OnlineTrainer

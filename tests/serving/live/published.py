@@ -8,7 +8,7 @@ import numpy as np
 
 from cowclip_merlin.batch import Ids, ranges
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.events.features import ListRules
+from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,

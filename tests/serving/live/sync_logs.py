@@ -4,8 +4,9 @@ import numpy as np
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.columns import CategoricalColumn
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import Message, MessagesLost
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,

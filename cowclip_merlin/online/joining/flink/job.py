@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError, StackError
-from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.joining.flink.statements import (
     join_statement,
     sink_table,

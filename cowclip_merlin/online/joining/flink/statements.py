@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.messages import LATE
-from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
+from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 if TYPE_CHECKING:

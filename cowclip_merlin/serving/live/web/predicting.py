@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 from starlette.requests import ClientDisconnect
 
-from cowclip_merlin.online.events.requests import encode_requests
+from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.serving.live.web.guard import Refusal, not_now
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.serving.live.web.request_log import RequestLog
