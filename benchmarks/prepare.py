@@ -81,8 +81,8 @@ def with_pandas(log: Path, out: Path) -> None:
     import numpy as np
     import pandas as pd
 
+    from cowclip_merlin.workflows.ingest import Split, is_test
     from cowclip_merlin.workflows.raw.log_format import CRITEO
-    from cowclip_merlin.workflows.train_test_split import Split, is_test
 
     types = dict.fromkeys(CRITEO.categorical, str) | dict.fromkeys(CRITEO.continuous, float)
     names = list(CRITEO.file_columns)
@@ -122,8 +122,8 @@ def with_polars(log: Path, out: Path) -> None:
     import numpy as np
     import polars as pl
 
+    from cowclip_merlin.workflows.ingest import Split, is_test
     from cowclip_merlin.workflows.raw.log_format import CRITEO
-    from cowclip_merlin.workflows.train_test_split import Split, is_test
 
     types = dict.fromkeys(CRITEO.categorical, pl.String)
     types |= dict.fromkeys(CRITEO.continuous, pl.Float64) | {CRITEO.label: pl.Int8}
@@ -196,7 +196,7 @@ def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float, f
         LocalCluster(**start, env={"TF_USE_LEGACY_KERAS": "1"}) as cluster,
         Client(cluster) as client,
     ):
-        client.run(import_module, "cowclip_merlin.workflows.encoding.write_split")
+        client.run(import_module, "cowclip_merlin.workflows.encoder")
         address = cluster.scheduler_address
         seconds, _, cpu = measure(log, out, "ours", "--scheduler", address)
         peaks = client.run(_peak_mb)

@@ -17,7 +17,7 @@ from cowclip_merlin.models.architecture import Architecture
 from cowclip_merlin.scaling import Hyperparameters, scale
 from cowclip_merlin.settings import Settings, add_options, option, settings_from, values_from
 from cowclip_merlin.tables.admission import new_admission
-from cowclip_merlin.workflows.train_test_split import Split
+from cowclip_merlin.workflows.ingest import Split
 
 NAMES = ["a", "b"]
 

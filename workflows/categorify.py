@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from cowclip_merlin import compat
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, empty_vocabulary
 from cowclip_merlin.workflows.raw.values.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_series
-from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
 
 if TYPE_CHECKING:
     import cudf
@@ -57,14 +56,11 @@ class FastCategorify(ops.Categorify):
         self.storage_name = dict(share or {})
 
     def fit(self, col_selector: ColumnSelector, ddf: dd.DataFrame) -> Delayed:
-        """Return a task that counts the values and writes the vocabularies.
-
-        Args:
-            col_selector: names of the columns.
-            ddf: the rows, a Dask dataframe.
-        """
+        """Return a task that counts the values and writes the vocabularies."""
         if isinstance(ddf._meta, pd.DataFrame):
             return super().fit(col_selector, ddf)
+        from cowclip_merlin.workflows.gpu_graph import fit_vocabularies
+
         folder = Path(self.out_path) / "categories"
         folder.mkdir(exist_ok=True)
         return fit_vocabularies(ddf, col_selector.names, folder, self.freq_threshold)
@@ -83,12 +79,7 @@ class FastCategorify(ops.Categorify):
     def transform(
         self, col_selector: ColumnSelector, df: pd.DataFrame | cudf.DataFrame
     ) -> pd.DataFrame | cudf.DataFrame:
-        """Replace values by their ids.
-
-        Args:
-            col_selector: names of the columns.
-            df: one partition, pandas or cuDF.
-        """
+        """Replace values by their ids."""
         if isinstance(df, pd.DataFrame):
             ids = {
                 name: (self._lists if name in self.multi else self._ids)(df[name], name)
@@ -147,9 +138,6 @@ class FastCategorify(ops.Categorify):
         """Return the ids of values, int32 [n]; those of missing values mean nothing.
 
         In a vocabulary of text, an empty text that no row to fit on had is a missing value.
-
-        Raises:
-            InputError: if the vocabulary is text, and a value has no unique text.
         """
         vocabulary = self._vocabulary(name)
         if vocabulary.dtype == object or isinstance(vocabulary.dtype, pd.StringDtype):

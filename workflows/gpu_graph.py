@@ -7,74 +7,96 @@ Frames stay within a task: Dask passes only counts, ranges and numbers of rows b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
-from cowclip_merlin.workflows.nvtabular_graph import (
-    Recipe,
-    Statistics,
-    load_workflow,
-    operators,
-    read_statistics,
-)
-from cowclip_merlin.workflows.prepared.hugectr import output_types, write_lists
-from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
+from cowclip_merlin.system.checksums import checksum
+from cowclip_merlin.workflows.encoder import Part
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics, load_workflow, operators
+from cowclip_merlin.workflows.prepared.changes import LOOKED_AT
+from cowclip_merlin.workflows.prepared.counts import Vocabulary, add_counts
+from cowclip_merlin.workflows.prepared.hugectr import output_types
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.vocabulary import count_values, write_vocabularies
 
 if TYPE_CHECKING:
     import cudf
-    import nvtabular as nvt
+    import dask.dataframe as dd
     import pyarrow as pa
+    from dask.delayed import Delayed
 
     from cowclip_merlin.workflows.categorify import FastCategorify
-    from cowclip_merlin.workflows.encoding.encoder import Staged
 
+Counts = dict[str, "pa.Table"]
+"""Vocabulary -> Arrow table of value and count."""
 Ranges = dict[str, tuple[float, float]]
 """Continuous column -> smallest and largest value."""
+_MERGED_AT_ONCE = 8
+"""Partitions whose counts one task adds up."""
 
 
-def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Path) -> nvt.Workflow:
-    """Learn ids and ranges from staged files, and return a fitted `nvtabular.Workflow`.
-
-    Args:
-        files: staged files, with categories as text.
-        log_format: the columns.
-        recipe: how to transform them.
-        folder: receives `categories/`, with the files that the fit on a CPU writes.
-    """
-    import dask
+def fit_vocabularies(
+    ddf: dd.DataFrame, names: Sequence[str], folder: Path, threshold: int
+) -> Delayed:
+    """Return a `dask.delayed` that counts all partitions, writes files and returns their paths."""
     from dask import delayed
 
-    categories = folder / "categories"
-    categories.mkdir()
-    measured = [delayed(_measure, nout=2)(str(file), log_format, recipe.log) for file in files]
-    counts, ranges = zip(*measured)
-    written = write_vocabularies(counts, list(log_format.tables), categories, recipe.freq_threshold)
-    _, ranges = dask.compute(written, ranges)
-    statistics = Statistics(
-        cardinalities={},
-        minimum={c: min(part[c][0] for part in ranges) for c in log_format.continuous},
-        maximum={c: max(part[c][1] for part in ranges) for c in log_format.continuous},
-    )
-    return load_workflow(log_format, recipe, statistics, folder)
+    tables = {name: [name] for name in names}
+    counts = _added([delayed(_count_values)(part, tables) for part in ddf.to_delayed()])
+    write = delayed(_write_vocabulary)
+    written = [(name, write(counts[name], name, folder, threshold)) for name in names]
+    return delayed(dict)(written)
 
 
-def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, pa.Table], Ranges]:
+def _write_vocabulary(counts: pa.Table, name: str, folder: Path, threshold: int) -> str:
+    Vocabulary.of(counts, threshold).write(name, folder)
+    return f"{folder}/unique.{name}.parquet"
+
+
+def _added(counts: Sequence[Delayed]) -> Delayed:
+    """Return a `dask.delayed` that adds up what `_count_values` returns for each partition."""
+    from dask import delayed
+
+    def add(parts: list[Counts]) -> Counts:
+        return {name: add_counts([part[name] for part in parts]) for name in parts[0]}
+
+    while len(counts) > 1:
+        groups = range(0, len(counts), _MERGED_AT_ONCE)
+        counts = [delayed(add)(counts[i : i + _MERGED_AT_ONCE]) for i in groups]
+    return counts[0]
+
+
+def _count_values(frame: cudf.DataFrame, tables: Mapping[str, Sequence[str]]) -> Counts:
+    """Count the values of a cuDF frame; missing ones are counted as one null."""
+    return {
+        name: add_counts([_counts_of(frame[column]) for column in columns])
+        for name, columns in tables.items()
+    }
+
+
+def _counts_of(column: cudf.Series) -> pa.Table:
+    import pyarrow as pa
+
+    counts = column.rename("value").value_counts(dropna=False).reset_index()
+    value, count = counts.to_arrow(preserve_index=False).columns
+    if pa.types.is_null(value.type):
+        value = value.cast(pa.string())
+    return pa.table({"value": value, "count": count.cast(pa.int64())})
+
+
+def _measure(file: Path, log_format: LogFormat, log: bool) -> tuple[Counts, Ranges]:
     """Return the counts of the values, and the ranges of the numbers, of one file."""
     import cudf
 
     load_nvrtc()  # CuPy compiles the logarithm
-    frame = cudf.read_parquet(file)
+    frame = cudf.read_parquet(str(file))
     numbers = _filled(frame, log_format.continuous, log)
     ranges = {name: (float(x.min()), float(x.max())) for name, x in numbers.items()}
-    return count_values(frame, log_format.tables), ranges
+    return _count_values(frame, log_format.tables), ranges
 
 
 def _filled(frame: cudf.DataFrame, names: Sequence[str], log: bool) -> dict[str, cudf.Series]:
@@ -92,52 +114,22 @@ def _scaled(x: cudf.Series, low: float, high: float) -> cudf.Series:
     return scaled.astype("float32").fillna(0)
 
 
-def write_split(
-    workflow: nvt.Workflow,
-    statistics: Statistics,
-    files: Sequence[Path],
-    out: Path,
-    log_format: LogFormat,
-    recipe: Recipe,
-    *,
-    hugectr: bool,
-) -> None:
-    """Transform staged files into `out/part-*.parquet`, with rows in the order of the input.
-
-    The columns, types and lists for HugeCTR are those of `nvtabular_graph.write_split`.
-    """
-    import dask
-    from dask import delayed
-
-    categorify = operators(workflow)["FastCategorify"]
-    names = [f"part-{index:05d}.parquet" for index in range(len(files))]
-    rows = dask.compute(
-        *(
-            delayed(_write_part)(
-                str(file), str(out / name), categorify, statistics, log_format, recipe.log, hugectr
-            )
-            for file, name in zip(files, names)
-        )
-    )
-    if hugectr:
-        write_lists(out, names, rows, log_format)
-
-
 def _write_part(
-    file: str,
-    out: str,
+    out: Path,
+    file: Path,
     categorify: FastCategorify,
     statistics: Statistics,
     log_format: LogFormat,
     log: bool,
     hugectr: bool,
-) -> int:
-    """Transform one staged file and return its number of rows."""
+) -> Part:
+    """Transform one staged file."""
     import cudf
+    import pyarrow.parquet as pq
     from nvtabular import ColumnSelector
 
     load_nvrtc()  # CuPy compiles the logarithm
-    frame = cudf.read_parquet(file)
+    frame = cudf.read_parquet(str(file))
     ids = categorify.transform(ColumnSelector(list(log_format.categorical)), frame)
     columns = {name: ids[name] for name in log_format.categorical}
     for name, x in _filled(frame, log_format.continuous, log).items():
@@ -148,8 +140,8 @@ def _write_part(
     if hugectr:
         types = output_types(log_format)
         columns = {name: x.astype(types.get(name, x.dtype)) for name, x in columns.items()}
-    cudf.DataFrame(columns).to_parquet(out, compression=None, index=False)
-    return len(frame)
+    cudf.DataFrame(columns).to_parquet(str(out), compression=None, index=False)
+    return Part.of(pq.ParquetFile(out).read(), log_format, checksum(out))
 
 
 class GpuRows:
@@ -158,53 +150,60 @@ class GpuRows:
     Args:
         log_format: columns of the log.
         recipe: how to transform them.
+
+    Attributes:
+        ranges: continuous column -> smallest and largest number of the counted rows.
     """
 
     def __init__(self, log_format: LogFormat, recipe: Recipe) -> None:
         self._format, self._recipe = log_format, recipe
-        self._unknown: tuple[Sequence[Path], Path] = (), Path()
+        self._counts: Counts = {}
+        self.ranges: Ranges = {}
 
-    def fit(self, work: Path, staged: Staged, threshold: int) -> Statistics:
-        """Write the vocabularies and return the statistics."""
-        recipe = replace(self._recipe, freq_threshold=threshold)
-        files = [file for split in recipe.fitted_splits for file in staged.get(split, ())]
-        return read_statistics(fit(files, self._format, recipe, work / "data"), self._format)
+    def count(self, files: Sequence[Path]) -> None:
+        """Count the values and measure the numbers of staged files, with categories as text."""
+        import dask
+        from dask import delayed
 
-    def write(
-        self,
-        work: Path,
-        staged: Staged,
-        statistics: Statistics,
-        *,
-        hugectr: bool,
-    ) -> None:
-        """Write the rows of all splits."""
-        data, columns = work / "data", (self._format, self._recipe)
-        workflow = load_workflow(*columns, statistics, data)
-        for name, files in staged.items():
-            if files:
-                write_split(workflow, statistics, files, data / name, *columns, hugectr=hugectr)
-        self._unknown = staged["test"], data / "categories"
+        if not files:
+            return
+        measure = delayed(_measure, nout=2)
+        measured = [measure(file, self._format, self._recipe.log) for file in files]
+        counts, ranges = zip(*measured)
+        self._counts, ranges = dask.compute(_added(counts), ranges)
+        for name in self._format.continuous:
+            low, high = zip(*(part[name] for part in ranges))
+            self.ranges[name] = min(low), max(high)
 
-    def frequent_unknown(self, column: str) -> list[str]:
-        """Return the most frequent values that the vocabulary lacks, of one staged file."""
-        files, categories = self._unknown
-        return frequent_unknown(
-            files, column, categories / f"unique.{self._format.table_of(column)}.parquet"
-        )
+    def counts(self, table: str) -> pa.Table:
+        """Return an Arrow table of value and count, with one null if a value was missing."""
+        return self._counts[table]
 
+    def write_parts(
+        self, files: Mapping[Path, Path], statistics: Statistics, folder: Path, *, hugectr: bool
+    ) -> dict[Path, Part]:
+        """Write staged files with the ids of `folder/categories/`, as `encoder.write_parts`."""
+        import dask
+        from dask import delayed
 
-def frequent_unknown(files: Sequence[Path], column: str, vocabulary: Path) -> list[str]:
-    """Return the most frequent values that a vocabulary lacks, of one staged file of text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
+        columns = (self._format, self._recipe)
+        op = operators(load_workflow(*columns, statistics, folder))["FastCategorify"]
+        how = (op, statistics, self._format, self._recipe.log, hugectr)
+        parts = dask.compute(*(delayed(_write_part)(*pair, *how) for pair in files.items()))
+        return dict(zip(files, parts, strict=True))
 
-    known = pq.read_table(vocabulary).column(0).cast(pa.large_string())
-    for file in files:
-        text = read_staged(file)[column].drop_null().cast(pa.large_string())
-        counts = text.filter(pc.invert(pc.is_in(text, known))).value_counts().to_pylist()
-        if counts:
-            counts.sort(key=lambda each: (-each["counts"], each["values"]))
-            return [each["values"] for each in counts[:LOOKED_AT]]
-    return []
+    def frequent_unknown(
+        self, files: Sequence[Path], column: str, known: pa.ChunkedArray
+    ) -> list[str]:
+        """Return the most frequent values that a vocabulary lacks, of one staged file of text."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        known = known.cast(pa.large_string())
+        for file in files:
+            text = read_staged(file)[column].drop_null().cast(pa.large_string())
+            counts = text.filter(pc.invert(pc.is_in(text, known))).value_counts().to_pylist()
+            if counts:
+                counts.sort(key=lambda each: (-each["counts"], each["values"]))
+                return [each["values"] for each in counts[:LOOKED_AT]]
+        return []

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cowclip_merlin import choices, compat
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 if TYPE_CHECKING:
@@ -75,16 +78,39 @@ class Statistics:
         return {name: (mean, self.spread[name]) for name, mean in self.mean.items()}
 
 
+def filled(column: ArrowColumn, *, log: bool) -> Array:
+    """Return numbers before they are scaled; missing ones are 0.
+
+    >>> import pyarrow as pa
+    >>> filled(pa.array([1.5, None]), log=False).tolist()
+    [1.5, 0.0]
+    """
+    x = np.asarray(column, np.float64)
+    x = np.where(np.isnan(x), 0.0, x)
+    if not log:
+        return x
+    with np.errstate(over="ignore"):  # beyond float32: infinite
+        return np.log(np.maximum(x, 0).astype(np.float32) + 1)
+
+
+def scaled(x: Array, low: float, high: float) -> Array:
+    """Scale the range [low, high] to [0, 1], float32 [n]; 0 stays 0 if the range is empty.
+
+    >>> scaled(np.array([1.0, 3.0]), 1.0, 5.0).tolist(), scaled(np.zeros(1), 0.0, 0.0).tolist()
+    ([0.0, 0.5], [0.0])
+    """
+    spread = high - low
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = (x - low) / spread if spread > 0 else x / (x * 2)
+        found = found.astype(np.float32)
+    found[np.isnan(found)] = 0
+    return found
+
+
 def build_workflow(
     log_format: LogFormat, recipe: Recipe, categories: str | Path = "."
 ) -> nvt.Workflow:
-    """Build an unfitted `nvtabular.Workflow` for these columns.
-
-    Args:
-        log_format: the columns.
-        recipe: how to transform them.
-        categories: folder in which fitting writes `categories/`.
-    """
+    """Build an unfitted `nvtabular.Workflow` for these columns."""
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
 
@@ -179,20 +205,8 @@ def operators(workflow: nvt.Workflow) -> dict[str, BaseOperator]:
     return found
 
 
-def read_statistics(workflow: nvt.Workflow, log_format: LogFormat) -> Statistics:
-    """Return the statistics of a fitted workflow."""
-    schema = workflow.output_schema
-    scaling = operators(workflow).get("NormalizeMinMax")
-    return Statistics(
-        cardinalities={c: int(schema[c].int_domain.max) + 1 for c in log_format.categorical},
-        minimum={c: float(scaling.mins[c]) for c in log_format.continuous},
-        maximum={c: float(scaling.maxs[c]) for c in log_format.continuous},
-    )
-
-
 def raw_schema(log_format: LogFormat) -> Schema:
     """Return the Merlin schema of the columns before they are transformed."""
-    import numpy as np
     from merlin.schema import ColumnSchema, Schema
 
     text = np.dtype("O")

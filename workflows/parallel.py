@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,21 +78,13 @@ class Threads:
             yield result.result()
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function on a thread; wait first if as many calls as threads are not done.
-
-        Raises:
-            Exception: the error of an earlier call.
-        """
+        """Call a function on a thread; wait first if as many calls as threads are not done."""
         while len(self._started) >= self._count:
             self._started.popleft().result()
         self._started.append(self._pool.submit(function, *arguments))
 
     def finish(self) -> None:
-        """Wait for all calls that were started.
-
-        Raises:
-            Exception: the error of one of them.
-        """
+        """Wait for all calls that were started."""
         while self._started:
             self._started.popleft().result()
 
@@ -100,28 +93,15 @@ _DASHBOARD = "127.0.0.1:8787"  # Dask's own choice is this port of all networks
 
 
 def use_gpu(device: str) -> bool:
-    """Return whether to prepare on a GPU.
-
-    Args:
-        device: "auto", "cpu" or "gpu".
-
-    Raises:
-        InputError: if `device` is "gpu" and no GPU is found or cuDF is not installed.
-    """
+    """Return whether to prepare on a GPU."""
     if device == "cpu":
         return False
-    missing = _missing_for_gpu()
+    missing = "no GPU is found"
+    if compat.gpu_count():
+        missing = None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
     if missing and device == "gpu":
         raise InputError(f"`device` gpu: {missing}; use `device` cpu, or a machine with a GPU")
     return not missing
-
-
-def _missing_for_gpu() -> str | None:
-    from importlib.util import find_spec
-
-    if compat.gpu_count() == 0:
-        return "no GPU is found"
-    return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
 
 
 def clear_category_cache() -> None:
@@ -148,15 +128,7 @@ def _clear_worker_cache(dask_worker: Worker) -> None:
 
 @contextmanager
 def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
-    """Run the block with Dask on the given scheduler or the GPUs; with neither, without Dask.
-
-    Args:
-        scheduler: address of a running scheduler, like "tcp://10.0.0.5:8786".
-        gpu: start one worker per GPU.
-
-    Raises:
-        InputError: if no scheduler answers at the address.
-    """
+    """Run the block with Dask on the given scheduler or the GPUs; with neither, without Dask."""
     if scheduler is not None:
         compat.nvtabular()  # whose cache on the workers `clear_category_cache` clears
         with connect(scheduler):

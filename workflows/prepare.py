@@ -1,16 +1,24 @@
-"""Prepare a raw log: `prepare` writes a prepared folder in one call."""
+"""Prepare a raw log: `prepare` writes a prepared folder in one call.
+
+The way of a row: read and checked, split, encoded and staged (`ingest`); then the vocabularies
+are written, and the rows with their ids.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-import shutil
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.addresses import (
@@ -23,48 +31,54 @@ from cowclip_merlin.addresses import (
     uploaded_folder,
 )
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
+from cowclip_merlin.system.checksums import write_parquet
+from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder, write_json
+from cowclip_merlin.system.folders import RESULTS, holds, inside
+from cowclip_merlin.system.machine import versions
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows.encoding.encoder import Encoder
-from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
-from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
-from cowclip_merlin.workflows.parallel import Threads, clear_category_cache, dask_cluster, use_gpu
-from cowclip_merlin.workflows.prepare_checks import (
-    check_base_apart,
-    check_name,
-    check_target,
-    log_format_like,
-    refuse_unsupported,
-    with_vector_lengths,
+from cowclip_merlin.workflows.encoder import Encoder, write_parts
+from cowclip_merlin.workflows.ingest import Ingest, Split
+from cowclip_merlin.workflows.nvtabular_graph import Statistics
+from cowclip_merlin.workflows.parallel import (
+    Threads,
+    clear_category_cache,
+    cpu_threads,
+    dask_cluster,
+    use_gpu,
 )
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-from cowclip_merlin.workflows.prepared.changed_columns import (
+from cowclip_merlin.workflows.prepared.changes import (
     Baseline,
-    count_unknown,
+    ValueCounts,
+    format_shares,
+    two_texts,
     warn_of_changes,
     warn_of_sentinels,
-)
-from cowclip_merlin.workflows.prepared.counts import FieldCounts, cardinalities, write_counts
-from cowclip_merlin.workflows.prepared.folder import (
-    DATASET,
-    SPLITS,
-    PreparedData,
-    write_description,
-)
-from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
-from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
-from cowclip_merlin.workflows.prepared.unknown_values import (
-    format_shares,
     warn_of_two_texts,
     warn_of_unknown,
 )
-from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
+from cowclip_merlin.workflows.prepared.counts import (
+    FIRST_VALUE,
+    FieldCounts,
+    ValuesHash,
+    Vocabulary,
+)
+from cowclip_merlin.workflows.prepared.folder import (
+    DATASET,
+    FORMAT_VERSION,
+    SPLITS,
+    PreparedData,
+    in_order,
+    layout,
+    meaning,
+    write_schema,
+)
+from cowclip_merlin.workflows.prepared.hugectr import write_lists, write_slot_sizes
+from cowclip_merlin.workflows.prepared.report import draw_frequencies, summary
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
+from cowclip_merlin.workflows.raw.readers import check_input_files, with_vector_lengths
 from cowclip_merlin.workflows.raw.values.value_text import read_as
-from cowclip_merlin.workflows.train_test_split import Split
-
-if TYPE_CHECKING:
-    from cowclip_merlin.workflows.gpu_graph import GpuRows
 
 _GIVEN = ("validation", "test")
 """Splits that may have files of their own."""
@@ -80,11 +94,13 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: if the disk is full or not writable.
     """
     given = {name: tuple(expand(getattr(settings, name))) for name in ("files", *_GIVEN)}
-    settings = _with_local_base(replace(settings, **given))
+    bases = {name: getattr(settings, name) for name in ("like", "extend")}
+    local = {name: local_folder(at, DATASET) for name, at in bases.items() if at is not None}
+    settings = replace(settings, **given, **local)
     expand(settings.all_files)  # refuses a file of two splits
-    if not isinstance(settings.out, Address):
-        return _prepare_here(settings)
     out = settings.out
+    if not isinstance(out, Address):
+        return _prepare_here(settings)
     remedy = "use `overwrite` to replace it"
     check_free(str(out), DATASET, replace=settings.overwrite, remedy=remedy)
     with uploaded_folder(str(out), DATASET) as folder:
@@ -92,50 +108,42 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     return PreparedData.load(out)
 
 
-def _with_local_base(settings: PrepareSettings) -> PrepareSettings:
-    """Return the settings with the local copies of the folders of `like` and `extend`."""
-    given = {name: getattr(settings, name) for name in ("like", "extend")}
-    local = {n: local_folder(folder, DATASET) for n, folder in given.items() if folder is not None}
-    return replace(settings, **local)
-
-
 def _prepare_here(settings: PrepareSettings) -> PreparedData:
+    """Check what can be checked before long work; make the folder beside its place; move it."""
     out = settings.out
-    check_name(out)
+    try:  # the libraries that write parquet cannot encode other names
+        str(out.absolute()).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = str(out).encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
     target = out.resolve()  # a symbolic link stays; its target is replaced
-    check_base_apart(settings)
+    _check_base_apart(settings)
     clear_leftovers(target)
-    check_target(settings)
+    _check_target(settings)
     base = None if settings.base is None else PreparedData.load(settings.base)
-    log_format = settings.log_format() if base is None else log_format_like(base, settings)
+    log_format = settings.log_format() if base is None else settings.log_format_like(base)
     split = settings.make_split() if settings.like is None else None
     gpu = use_gpu(settings.device)
-    refuse_unsupported(settings, log_format, gpu=gpu)
+    settings.refuse_unsupported(log_format, gpu=gpu)
     check_input_files(settings.all_files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
     log_format = log_format if base else with_vector_lengths(log_format, settings.files)
     with work_folder(target) as work:
-        prepared = _prepare(settings, base, log_format, split, work, gpu=gpu)
-        _move_to_target(
-            work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
-        )
+        prepared = _make(settings, base, log_format, split, work, gpu=gpu)
+        aside = work / "replaced"
+        try:
+            if settings.overwrite and target.exists():
+                target.rename(aside)
+            rename_if_free(work / "data", target)
+        except BaseException:
+            if aside.exists() and not target.exists():
+                aside.rename(target)
+            raise
     return replace(prepared, path=out)
 
 
-def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
-    """Move a finished folder to `target`; keep an old folder there until the new one is moved."""
-    try:
-        if overwrite and target.exists():
-            target.rename(aside)
-        rename_if_free(made, target)
-    except BaseException:
-        if aside.exists() and not target.exists():
-            aside.rename(target)
-        raise
-
-
-def _prepare(
+def _make(
     settings: PrepareSettings,
     base: PreparedData | None,
     log_format: LogFormat,
@@ -144,91 +152,225 @@ def _prepare(
     *,
     gpu: bool,
 ) -> PreparedData:
-    """Read, check, split and encode the rows; then write the vocabularies, and the rows by them."""
-    data = work / "data"
+    """Read the rows, write the vocabularies, then the rows with their ids, and describe them."""
+    data, like = work / "data", settings.like is not None
     data.mkdir()
     recipe = settings.recipe if base is None else base.recipe
-    known = None if settings.like is None else base.path / "categories"
-    on_cluster = settings.scheduler is not None
-    encoder = None if gpu else Encoder(log_format, recipe, known, on_cluster=on_cluster)
-    ranges = None if settings.like is None else base.statistics
     own = {name: getattr(settings, name) for name in _GIVEN if getattr(settings, name)}
-    counts = {"ranges": ranges, "log": recipe.log}
-    values = {name: ValueCounts(log_format, **counts) for name in dict.fromkeys((*SPLITS, *own))}
-    ingested = Ingest(
+    ranges = base.statistics if like else None
+    values = {
+        name: ValueCounts(log_format, ranges=ranges, log=recipe.log)
+        for name in dict.fromkeys((*SPLITS, *own))
+    }
+    tables = log_format.tables if like else ()
+    known = {name: Vocabulary.read(base.path / "categories", name) for name in tables}
+    texts = {name: each.kept["value"] for name, each in known.items()} if like else None
+    encoder = None if gpu else Encoder(log_format, recipe, texts)
+    bad = data / "damaged" / "lines.tsv"
+    quarantine = Quarantine(bad, max_bad_fraction=settings.max_bad_fraction)
+    ingest = Ingest(
         log_format,
         split,
-        max_bad_fraction=settings.max_bad_fraction,
         block_bytes=int(settings.partition_mb * (1 << 20)),
         stage=work / "stage",
         encoder=encoder,
-        quarantine=data / "damaged" / "lines.tsv",
-        meanwhile=nullcontext if gpu else _import_early,
+        quarantine=quarantine,
         values=values,
-    ).run(settings.files, own)
-    rows = encoder or _gpu_rows(log_format, recipe)
+    )
+    ingest.run(settings.files, own, nullcontext if gpu else _import_early)
+
+    ids = None if gpu or like else work / "ids"
     with (
         compat.quiet_merlin(),
         dask_cluster(settings.scheduler, gpu=gpu),
         Threads(1) as drawing,
     ):
-        if settings.extend is not None:
-            rows.fit(work, ingested.files, 0)
-            statistics = _extend(base, data, log_format)
-        elif base is not None:
-            shutil.copytree(base.path / "categories", data / "categories")
-            statistics = base.statistics
+        rows = encoder
+        if gpu:
+            from cowclip_merlin.workflows.gpu_graph import GpuRows
+
+            rows, fitted = GpuRows(log_format, recipe), () if like else recipe.fitted_splits
+            rows.count([file for name in fitted for file in ingest.files.get(name, ())])
+
+        def vocabulary(name: str) -> Vocabulary:
+            if like:
+                return known[name]
+            if base is not None:
+                before = Vocabulary.read(base.path / "categories", name)
+                return before.extended(rows.counts(name), recipe.freq_threshold)
+            return Vocabulary.of(rows.counts(name), recipe.freq_threshold)
+
+        written = _write_vocabularies(data, log_format, vocabulary, encoder, ids)
+        if settings.extend and written.lost:
+            rare = f"its {written.lost:,} rare values begin to count again"
+            print(f"{base.path}: has no rare.*.parquet; {rare}")
+        sizes = {name: FIRST_VALUE + len(count) for name, count in written.counts.items()}
+        sizes = {name: sizes[log_format.table_of(name)] for name in log_format.categorical}
+        if base is not None:
+            statistics = replace(base.statistics, cardinalities=sizes)
         else:
-            statistics = rows.fit(work, ingested.files, recipe.freq_threshold)
-            numbers = {name: ingested.targets[name] for name in log_format.regression}
-            statistics = replace(
-                statistics,
-                mean={name: each.mean for name, each in numbers.items()},
-                spread={name: each.spread for name, each in numbers.items()},
+            labels = {name: ingest.targets[name] for name in log_format.regression}
+            statistics = Statistics(
+                cardinalities=sizes,
+                minimum={name: rows.ranges[name][0] for name in log_format.continuous},
+                maximum={name: rows.ranges[name][1] for name in log_format.continuous},
+                mean={name: each.mean for name, each in labels.items()},
+                spread={name: each.spread for name, each in labels.items()},
             )
-        counts = write_counts(data, log_format)
-        drawing.start(write_figure, counts, data)
+        (data / "figures").mkdir()
+        figure = data / "figures" / "ids_by_frequency.svg"
+        drawing.start(draw_frequencies, written.counts, figure)
         clear_category_cache()  # workers may hold those of an earlier folder of this name
-        for name in ingested.files:
+        parts = {}
+        for name, files in ingest.files.items():
             (data / name).mkdir()
-        rows.write(work, ingested.files, statistics, hugectr=settings.hugectr)
+            to = {data / name / f"part-{i:05d}.parquet": file for i, file in enumerate(files)}
+            if gpu and to:
+                parts |= rows.write_parts(to, statistics, data, hugectr=settings.hugectr)
+            else:
+                how = {"hugectr": settings.hugectr, "on_cluster": settings.scheduler is not None}
+                parts |= write_parts(to, log_format, statistics, ids, **how)
+            if settings.hugectr and to:
+                write_lists(data / name, {file.name: parts[file].rows for file in to}, log_format)
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
-    present, unknown = count_unknown(data / "test", log_format)
-    baseline = Baseline(
-        rows=values["train"].rows,
-        missing=dict(values["train"].missing),
-        values=present,
-        unknown=unknown,
+    rows_of = dict.fromkeys(ingest.rows, 0)
+    for file, part in parts.items():
+        rows_of[file.parent.name] += part.rows
+    if rows_of != ingest.rows:
+        raise RuntimeError(f"{ingest.rows} rows were read, but {rows_of} written")
+
+    test = [part for file, part in parts.items() if file.parent.name == "test"]
+    present, unknown = (
+        {name: sum(getattr(part, kind)[name] for part in test) for name in log_format.categorical}
+        for kind in ("values", "unknown")
     )
-    write_description(
-        data,
-        log_format=log_format,
-        recipe=recipe,
-        statistics=statistics,
-        settings=_settings_record(settings, split, log_format, base),
-        files=settings.all_files,
-        rows=ingested.rows,
-        clicks=ingested.clicks,
-        damaged=ingested.damaged,
-        targets=ingested.targets,
-        fitted_rows=_fitted_rows(settings, base, ingested, recipe),
-        baseline=baseline if settings.like is None else base.baseline,
-    )
-    if settings.like is None:
-        warn_of_sentinels(values["train"].extremes)
-        shares = None
-    else:
+    train = values["train"]
+    of_train = {"rows": train.rows, "missing": dict(train.missing)}
+    baseline = base.baseline if like else Baseline(**of_train, values=present, unknown=unknown)
+    checksums = written.checksums
+    checksums |= {file.relative_to(data).as_posix(): part.checksum for file, part in parts.items()}
+    settled = _settings_record(settings, split, log_format, base)
+    inputs = [settled | {"format_version": FORMAT_VERSION}, ingest.inputs]
+    fitted = 0 if like else sum(ingest.rows.get(name, 0) for name in recipe.fitted_splits)
+    targets = {name: each.as_dict() for name, each in ingest.targets.items()}
+    description = {
+        "format_version": FORMAT_VERSION,
+        "layout": layout(log_format),
+        "recipe": asdict(recipe),
+        "settings": settled,
+        "rows": ingest.rows,
+        "clicks": ingest.clicks,
+        **({"targets": targets} if targets else {}),
+        "damaged": quarantine.count,
+        "fitted_rows": fitted + (base.fitted_rows if base else 0),
+        "statistics": asdict(statistics),
+        **({} if baseline is None else {"baseline": asdict(baseline)}),
+        "fingerprint": hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest(),
+        "vocabulary": meaning(log_format, recipe, statistics, written.values),
+        "input": ingest.inputs,
+        "versions": versions(),
+        "checksums": in_order(checksums),
+    }
+    write_json(data / DATASET, description)
+    for name in ingest.rows:
+        write_schema(data / name, log_format, statistics)
+    prepared = PreparedData.load(data)
+    shares = {name: unknown[name] / max(present[name], 1) for name in present} if like else None
+    page = summary(prepared, written.counts, name=settings.out.name, unknown=shares)
+    (data / "summary.md").write_text(page, encoding="utf-8")
+
+    if like:
         warn_of_changes(values["test"], base)
-        shares = {name: unknown[name] / max(present[name], 1) for name in log_format.categorical}
-    return _finish(settings, base, ingested, data, counts, rows, shares)
+    else:
+        warn_of_sentinels(train.extremes)
+    _tell(settings.out, prepared, ingest, remedy=base is None)
+    if like:
+        print(format_shares(shares))
+
+        def frequent(name: str) -> list[str]:
+            if encoder is not None:
+                return encoder.frequent_unknown(name)
+            return rows.frequent_unknown(
+                ingest.files["test"], name, texts[log_format.table_of(name)]
+            )
+
+        warn_of_unknown(base, shares, frequent)
+    else:
+        warn_of_two_texts(written.two_texts)
+    return prepared
 
 
-def _gpu_rows(log_format: LogFormat, recipe: Recipe) -> GpuRows:
-    from cowclip_merlin.workflows.gpu_graph import GpuRows
+class _Written(NamedTuple):
+    """What is known of the vocabularies that were written: all by table, apart from `values`.
 
-    return GpuRows(log_format, recipe)
+    Attributes:
+        counts: how often each value came.
+        values: hash of the values in the order of their ids.
+        two_texts: two texts of what may be one value, or None.
+        checksums: file -> checksum.
+        lost: how often values came that were rare in an earlier log, whose folder lacks them.
+    """
+
+    counts: FieldCounts
+    values: str
+    two_texts: dict[str, tuple[str, str] | None]
+    checksums: dict[str, str]
+    lost: int = 0
+
+
+def _write_vocabularies(
+    data: Path,
+    log_format: LogFormat,
+    vocabulary: Callable[[str], Vocabulary],
+    encoder: Encoder | None,
+    ids: Path | None,
+) -> _Written:
+    """Write the vocabularies of all tables and, if there is a folder, the ids of their codes."""
+    for folder in filter(None, (data / "categories", data / "counts", ids)):
+        folder.mkdir()
+
+    def write(name: str) -> tuple[Vocabulary, dict[str, str]]:
+        found = vocabulary(name)
+        files = found.write(name, data / "categories")
+        checksums = {f"categories/{file}": checksum for file, checksum in files.items()}
+        file = f"counts/{name}.parquet"
+        checksums[file] = write_parquet(found.counts(), data / file)
+        if ids is not None:
+            np.save(ids / f"{name}.npy", encoder.ids(name, found.kept["value"]))
+        return found, checksums
+
+    made, values, lost = _Written({}, "", {}, {}), ValuesHash(), 0
+    with Threads(cpu_threads()) as threads:
+        every = threads.in_order(write, log_format.tables)
+        for name, (found, checksums) in zip(log_format.tables, every):
+            texts = found.kept["value"]
+            values.add(name, texts)
+            made.counts[name] = found.kept["count"].to_numpy()
+            made.two_texts[name] = two_texts(texts)
+            made.checksums.update(checksums)
+            lost += found.lost
+    return made._replace(values=values.hexdigest(), lost=lost)
+
+
+def _tell(out: Path, prepared: PreparedData, ingest: Ingest, *, remedy: bool) -> None:
+    """Print what was read and written."""
+    for bad in ingest.quarantine.first:
+        print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
+    found = origin(out)  # as the user gave it, or the address that it is made for
+    parts = " + ".join(f"{count:,} {name}" for name, count in ingest.rows.items())
+    print(
+        f"{found if is_address(found) else out}: {ingest.total:,} rows in = {parts} + "
+        f"{ingest.quarantine.count:,} damaged; {sum(prepared.tables.values()):,} ids"
+    )
+    for name, count in ingest.cut.items():
+        most = prepared.log_format.max_values
+        print(f"{name}: left out {count:,} values, those beyond {most} per row")
+    blocks = reversed(sorted(ingest.whole_floats.items()))
+    whole_floats = reduce(or_, (found for _, found in blocks), {})
+    for line in read_as(whole_floats, remedy=remedy):
+        print(line)
 
 
 def _import_early() -> None:
@@ -237,34 +379,13 @@ def _import_early() -> None:
         importlib.import_module(f"matplotlib.{name}")
 
 
-def _fitted_rows(
-    settings: PrepareSettings, base: PreparedData | None, ingested: IngestResult, recipe: Recipe
-) -> int:
-    """Return the number of rows that ids were counted in, those of the base folder with them."""
-    new = sum(ingested.rows.get(name, 0) for name in recipe.fitted_splits)
-    return (new if settings.like is None else 0) + (base.fitted_rows if base else 0)
-
-
-def _extend(base: PreparedData, data: Path, log_format: LogFormat) -> Statistics:
-    """Add the values of the recipe's rows to the vocabularies of a folder; keep its scales."""
-    from cowclip_merlin.workflows.vocabulary import extend_vocabularies
-
-    before, folder = base.path / "categories", data / "categories"
-    names, threshold = list(log_format.tables), base.recipe.freq_threshold
-    again = extend_vocabularies(before, folder, names, threshold)
-    if again:
-        print(f"{base.path}: has no rare.*.parquet; its {again:,} rare values begin to count again")
-    return replace(base.statistics, cardinalities=cardinalities(folder, log_format))
-
-
 def _settings_record(
     settings: PrepareSettings, split: Split | None, log_format: LogFormat, base: PreparedData | None
 ) -> JsonObject:
     """Return the settings that decide the output, for `dataset.json`.
 
-    `fit_on` and options of text are recorded only if they are not the default, so that
-    fingerprints of data from before these settings stay valid. The columns of a Criteo or Avazu log
-    follow from its kind.
+    `fit_on` and options of text are recorded only if they are not the default. The columns of a
+    Criteo or Avazu log follow from its kind.
     """
     recipe = asdict(settings.recipe)
     if recipe["fit_on"] == "train":
@@ -273,7 +394,11 @@ def _settings_record(
     if settings.kind == "table":
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
-        chosen |= log_format.text_options() | log_format.multi_options()
+        chosen |= {"separator": log_format.separator} if log_format.separator_given else {}
+        chosen |= {} if log_format.header else {"columns": log_format.file_columns}
+        if log_format.multi:
+            chosen["multi"] = dict(log_format.multi)
+            chosen |= {name: getattr(log_format, name) for name in ("max_values", "keep_values")}
         rare = ("weight", "more_labels", "regression", "text")
         more = {name: getattr(log_format, name) for name in rare}
         chosen |= {name: value for name, value in more.items() if value}
@@ -293,50 +418,40 @@ def _settings_record(
     }
 
 
-def _finish(
-    settings: PrepareSettings,
-    base: PreparedData | None,
-    ingested: IngestResult,
-    data: Path,
-    counts: FieldCounts,
-    rows: Encoder | GpuRows,
-    unknown: Mapping[str, float] | None,
-) -> PreparedData:
-    """Check and tell what was written."""
-    prepared = PreparedData.load(data)
-    written = {name: _rows(prepared, name) for name in ingested.rows}
-    if written != ingested.rows:
-        raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    write_summary(prepared, counts, data, name=settings.out.name, unknown=unknown)
-    for bad in ingested.first_bad:
-        print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
-    parts = " + ".join(f"{count:,} {name}" for name, count in ingested.rows.items())
-    print(
-        f"{_shown(settings.out)}: {ingested.total:,} rows in = {parts} + {ingested.damaged:,} "
-        f"damaged; {sum(prepared.tables.values()):,} ids"
-    )
-    for name, count in ingested.cut.items():
-        most = prepared.log_format.max_values
-        print(f"{name}: left out {count:,} values, those beyond {most} per row")
-    of_blocks = reversed(sorted(ingested.whole_floats.items()))
-    whole_floats = reduce(or_, (found for _, found in of_blocks), {})
-    for line in read_as(whole_floats, remedy=base is None):
-        print(line)
-    if unknown is None:
-        warn_of_two_texts(prepared)
-    else:
-        print(format_shares(unknown))
-        warn_of_unknown(base, unknown, rows.frequent_unknown)
-    return prepared
+def _check_target(settings: PrepareSettings) -> None:
+    """Reject an existing target, because replacing a folder deletes all files in it."""
+    out = settings.out
+    if not out.exists():
+        return
+    if not settings.overwrite:
+        raise InputError(f"{out}: already exists; use `overwrite` to replace it")
+    if not (out / "dataset.json").is_file():
+        raise InputError(
+            f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
+        )
+    if holds(out, RESULTS):  # beside a copy of dataset.json
+        raise InputError(
+            f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
+            "`out`"
+        )
+    if other := inside(out):
+        raise InputError(
+            f"{out}: holds {other[0]} in {other[1]}, which `overwrite` would delete; use another "
+            "`out`"
+        )
+    for file in settings.all_files:
+        if isinstance(file, Path) and out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
 
 
-def _shown(out: Path) -> str:
-    """Return the folder as the user gave it, or the address that it is made for."""
-    found = origin(out)
-    return found if is_address(found) else str(out)
-
-
-def _rows(prepared: PreparedData, split: str) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.ParquetFile(file).metadata.num_rows for file in prepared.files(split))
+def _check_base_apart(settings: PrepareSettings) -> None:
+    """Refuse to write the folder of `like` or `extend`, a folder in it, or one that holds it."""
+    if settings.base is None:
+        return
+    base, out = (Path(os.path.realpath(path)) for path in (settings.base, settings.out))
+    if base == out or base in out.parents or out in base.parents:
+        name = "like" if settings.extend is None else "extend"
+        raise InputError(
+            f"{settings.out}: shares files with `{name}` {settings.base}, which must stay as it "
+            "is; use another `out`"
+        )

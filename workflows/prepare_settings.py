@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.targets import check_targets
+from cowclip_merlin.workflows.ingest import Split
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
 from cowclip_merlin.workflows.raw.log_format import (
@@ -19,7 +21,9 @@ from cowclip_merlin.workflows.raw.log_format import (
     parse_separator,
     separator_of,
 )
-from cowclip_merlin.workflows.train_test_split import Split
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 KINDS = {"criteo": CRITEO, "avazu": AVAZU}
 TEST_FRACTION = {
@@ -190,11 +194,7 @@ class PrepareSettings(Settings):
         self._check_effects()
 
     def _check_multi(self) -> None:
-        """Reject settings of multi-valued columns that have no effect or cannot be meant.
-
-        Raises:
-            InputError: if there is one.
-        """
+        """Reject settings of multi-valued columns that have no effect or cannot be meant."""
         usual = {"multi_separator": "|", "max_values": 0, "keep_values": "first"}
         for name, value in usual.items():
             if not self.multi and getattr(self, name) != value:
@@ -211,11 +211,7 @@ class PrepareSettings(Settings):
         return {column.strip(): table.strip() for column, _, table in parts}
 
     def _check_shared(self) -> None:
-        """Reject columns that cannot share a table.
-
-        Raises:
-            InputError: if there is one.
-        """
+        """Reject columns that cannot share a table."""
         names = [part.partition("=")[0].strip() for part in self.share_embedding]
         for part, (column, table) in zip(self.share_embedding, self.shared.items()):
             words = f"`share_embedding`: {part!r}"
@@ -236,11 +232,7 @@ class PrepareSettings(Settings):
                 )
 
     def _check_kept_text(self) -> None:
-        """Reject columns of `text` that have no ids of their own.
-
-        Raises:
-            InputError: if there is one.
-        """
+        """Reject columns of `text` that have no ids of their own."""
         for name in self.text if self.base is None else ():
             if name in self.shared:
                 table = self.shared[name]
@@ -267,11 +259,7 @@ class PrepareSettings(Settings):
         return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     def _check_text_options(self) -> None:
-        """Reject options of text files that have no effect, or that cannot be meant.
-
-        Raises:
-            InputError: if there is one.
-        """
+        """Reject options of text files that have no effect, or that cannot be meant."""
         if self.separator is not None:
             object.__setattr__(self, "separator", parse_separator(self.separator))
         given = "`columns`" if self.columns else "`separator`"
@@ -361,6 +349,31 @@ class PrepareSettings(Settings):
             )
         )
 
+    def log_format_like(self, base: PreparedData) -> LogFormat:
+        """Return the columns of `base`; check that kinds match and vocabularies are complete."""
+        log_format = base.log_format
+        if self.kind != log_format.kind:
+            raise InputError(
+                f"{self.base}: is a {log_format.kind} log, not a {self.kind} log; use its kind"
+            )
+        names = ("regression", "categorical", "continuous", "max_values", "weight", "text")
+        known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
+        known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
+        known |= {"shared": dict(log_format.share_embedding)}
+        for name, value in known.items():
+            given = getattr(self, name)
+            if given and given != value:
+                name = {"shared": "share_embedding", "labels": "label"}.get(name, name)
+                raise InputError(f"`{name}`: {self.base} has other columns; omit `{name}`")
+        for name in log_format.tables:
+            for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
+                if not (base.path / "categories" / file).is_file():
+                    raise InputError(
+                        f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
+                    )
+        base.verify_categories()
+        return self.with_text_options(log_format.of_file(self.files[0]))
+
     def with_text_options(self, log_format: LogFormat) -> LogFormat:
         """Return this format with the separator and the columns that the settings give.
 
@@ -379,6 +392,35 @@ class PrepareSettings(Settings):
                     "continuous or a vector; name all columns of the file, in its order"
                 )
         return replace(log_format, file_columns=self.columns, header=False)
+
+    def refuse_unsupported(self, log_format: LogFormat, *, gpu: bool) -> None:
+        """Refuse columns that a GPU does not prepare, or that HugeCTR does not read."""
+        multi, vectors, shared = (
+            f"{min(names, default='')!r}"
+            for names in (log_format.multi, log_format.vectors, log_format.share_embedding)
+        )
+        labels, on_cpu = ", ".join(log_format.labels), "use `device` cpu"
+        of_gpu = {
+            f"column {multi} has several values per row, which a GPU does not prepare": (
+                log_format.multi
+            ),
+            f"column {vectors} has vectors, which a GPU does not prepare": log_format.vectors,
+            f"labels {labels}: a GPU prepares one label of 0 and 1": log_format.float_labels,
+        }
+        of_hugectr = {
+            f"writes no vectors, but column {vectors} has some": log_format.vectors,
+            f"writes one label of 0 and 1, not {labels}": log_format.float_labels,
+            f"writes no weights, but column {log_format.weight!r} has some": log_format.weight,
+            f"needs a table for each column, but {shared} shares that of another one": (
+                log_format.share_embedding
+            ),
+        }
+        for words, wrong in of_gpu.items() if gpu else ():
+            if wrong:
+                raise InputError(f"{words}; {on_cpu}")
+        for words, wrong in of_hugectr.items() if self.hugectr else ():
+            if wrong:
+                raise InputError(f"`hugectr` {words}; omit it")
 
     def make_split(self) -> Split:
         """Return how to split the rows."""

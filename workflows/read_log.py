@@ -18,9 +18,9 @@ from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
-from cowclip_merlin.workflows.raw.ingest import check_input_files, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
+from cowclip_merlin.workflows.raw.readers import check_input_files, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
 from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 
@@ -85,12 +85,7 @@ class LogReader:
         self.whole_floats: dict[str, str] = {}
 
     def files(self, files: Sequence[FilePath]) -> Iterator[RawRows]:
-        """Read files: plain or compressed text, JSON lines, or parquet.
-
-        Raises:
-            InputError: if a file is missing, empty or damaged, has other columns, or too many
-                damaged rows, or if there are no rows.
-        """
+        """Read files: plain or compressed text, JSON lines, or parquet."""
         check_input_files(files)
         with Threads(1) as threads:
             for file in files:
@@ -102,11 +97,7 @@ class LogReader:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
 
     def frame(self, frame: pd.DataFrame) -> Iterator[RawRows]:
-        """Read a pandas DataFrame; columns to keep are left out.
-
-        Raises:
-            InputError: if a column is missing or has values that are not allowed.
-        """
+        """Read a pandas DataFrame; columns to keep are left out."""
         import pyarrow as pa
 
         for name in self._format.columns:
@@ -144,11 +135,7 @@ class LogReader:
         self.damaged.check(file, self.total + parsed.lines)
 
     def _text_format(self, file: FilePath) -> LogFormat:
-        """Return the format to parse a text file: columns to keep are text, too.
-
-        Raises:
-            InputError: if a log without a header has no such column.
-        """
+        """Return the format to parse a text file: columns to keep are text, too."""
         log_format = self._format.of_file(file)
         new = [name for name in self._keep if name not in log_format.columns]
         log_format = replace(log_format, categorical=(*log_format.categorical, *new))
@@ -226,11 +213,7 @@ def _format_of(like: PreparedData | LogFormat | str) -> LogFormat:
 
 
 def paths_of(files: str | FilePath | Sequence[str | FilePath]) -> list[FilePath]:
-    """Return the paths or addresses of one file, of several, or of those that match patterns.
-
-    Raises:
-        InputError: if there are none, or none that matches a pattern.
-    """
+    """Return the paths or addresses of one file, of several, or of those that match patterns."""
     given = [files] if isinstance(files, str | Path | Address) else list(files)
     if not given:
         raise InputError("no input files; give at least one")

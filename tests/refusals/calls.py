@@ -22,7 +22,7 @@ from cowclip_merlin.synthetic.ground_truth import GroundTruthSettings
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.train_test_split import Split
+from cowclip_merlin.workflows.ingest import Split
 
 ROWWISE = {"class_name": "cowclip_merlin>RowWiseAdagrad", "config": {"learning_rate": 0.1}}
 RUN = {"model": "deepfm", "batch_size": 64, "base_batch_size": 64, "update": "lazy"}

@@ -5,9 +5,8 @@ import pyarrow as pa
 import pytest
 
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
-from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
-from cowclip_merlin.workflows.prepared.changed_columns import Baseline, warn_of_sentinels
+from cowclip_merlin.workflows.prepared.changes import Baseline, ValueCounts, warn_of_sentinels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 FORMAT = LogFormat(

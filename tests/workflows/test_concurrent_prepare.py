@@ -12,7 +12,7 @@ from pandas_reference import make
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_folder, atomic_write
 from cowclip_merlin.workflows import PreparedData, Recipe, prepare
-from cowclip_merlin.workflows.raw.ingest import Ingest
+from cowclip_merlin.workflows.ingest import Ingest
 
 pytestmark = pytest.mark.system
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
+from cowclip_merlin.workflows.ingest import Split, is_test
 from cowclip_merlin.workflows.raw.text_lines import count_lines, read_blocks
-from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 
 def read(data, split):
@@ -228,7 +228,7 @@ def test_an_interrupted_prepare_leaves_nothing(log, tmp_path, name, code_after):
         "import sys, os, signal\n"
         # Where the suite runs in the background, its children ignore the signal.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from cowclip_merlin.workflows.raw import ingest\n"
+        "from cowclip_merlin.workflows import ingest\n"
         "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal."
         f"{name})\n"
         "from cowclip_merlin.cli import main\n"

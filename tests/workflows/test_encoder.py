@@ -6,15 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.encoding import encoder as text_numbers
-from cowclip_merlin.workflows.encoding import value_counts
-from cowclip_merlin.workflows.encoding.encoder import Encoder, TextNumbers
-from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows import encoder as text_numbers
+from cowclip_merlin.workflows.encoder import Encoder, TextNumbers
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, filled, scaled
+from cowclip_merlin.workflows.prepared.counts import Vocabulary
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 TEXTS = st.sampled_from(["a", "B", "é", "日本", "aa", "b", "ab", "a\0"])
@@ -74,8 +73,8 @@ def block(rows):
     return table, {"train": mask, "test": ~mask}
 
 
-def ids_of(encoder, codes, table, folder):
-    of = np.load(folder / f"{table}.npy")
+def ids_of(encoder, codes, table, vocabularies):
+    of = encoder.ids(table, vocabularies[table].kept["value"])
     return [of[x].tolist() for x in codes.to_pylist()]
 
 
@@ -87,12 +86,12 @@ def ids_of(encoder, codes, table, folder):
 )
 def test_counts_and_ids_are_those_of_a_counter(tmp_path_factory, parts, threshold, fit_on):
     assume(any(train or fit_on == "all" for rows in parts for *_, train in rows))
-    work = tmp_path_factory.mktemp("work")
-    (work / "data").mkdir()
+    folder = tmp_path_factory.mktemp("categories")
     encoder = Encoder(TABLE, Recipe(fit_on=fit_on))
     coded = [encoder.encode(*block(rows), i) for i, rows in enumerate(parts)]
-    encoder.write(work, {}, encoder.fit(work, {}, threshold))
-    folder = work / "data" / "categories"
+    made = {name: Vocabulary.of(encoder.counts(name), threshold) for name in ("a", "b")}
+    for name, vocabulary in made.items():
+        vocabulary.write(name, folder)
 
     columns = {"a": [], "b": []}  # table -> what each row has, and whether it is fitted
     for rows in parts:
@@ -118,20 +117,16 @@ def test_counts_and_ids_are_those_of_a_counter(tmp_path_factory, parts, threshol
         ids = {None: 1} | {text: 3 + i for i, text in enumerate(kept)}
         for table, rows in zip(coded, parts):
             values = [a for a, _, _ in (rows if name == "a" else rows[::-1])]
-            assert ids_of(encoder, table[name], name, work / "ids") == [
-                ids.get(t, 2) for t in values
-            ]
+            assert ids_of(encoder, table[name], name, made) == [ids.get(t, 2) for t in values]
             if name == "b":
                 lists = [[ids.get(text, 2) for text in tags] for _, tags, _ in rows]
-                assert ids_of(encoder, table["tags"], name, work / "ids") == lists
+                assert ids_of(encoder, table["tags"], name, made) == lists
 
 
-def test_codes_of_a_known_vocabulary_are_its_ids(tmp_path):
-    for name, values in {"a": ["q", "p"], "b": []}.items():
-        pq.write_table(
-            pa.table({name: pa.array(values, pa.string())}), tmp_path / f"unique.{name}.parquet"
-        )
-    encoder = Encoder(TABLE, Recipe(), tmp_path)
+def test_codes_of_a_known_vocabulary_are_its_ids():
+    known = {"a": ["q", "p"], "b": []}
+    known = {name: pa.chunked_array([values], pa.string()) for name, values in known.items()}
+    encoder = Encoder(TABLE, Recipe(), known)
     rows = [("p", [], False), (None, [], False), ("new", [], False), ("q", ["t"], False)]
     later = [("later", [], False)] * 3
     for number, some in ((1, later), (0, [*rows, ("old", [], False), ("new", [], False)])):
@@ -144,9 +139,9 @@ def test_codes_of_a_known_vocabulary_are_its_ids(tmp_path):
 
 def test_numbers_are_filled_and_scaled_as_by_pandas():
     x = pd.Series([1.5, None, -3, 7])
-    assert value_counts.filled(pa.array(x, from_pandas=True), log=False).tolist() == [1.5, 0, -3, 7]
-    logs = value_counts.filled(pa.array(x, from_pandas=True), log=True)
+    assert filled(pa.array(x, from_pandas=True), log=False).tolist() == [1.5, 0, -3, 7]
+    logs = filled(pa.array(x, from_pandas=True), log=True)
     expected = np.log(x.fillna(0).clip(lower=0).astype("float32") + 1)
     assert logs.dtype == np.float32 and (logs == expected.to_numpy()).all()
-    assert value_counts.scaled(np.array([-3.0, 7, 12]), -3.0, 7.0).tolist() == [0, 1, 1.5]
-    assert value_counts.scaled(np.array([0.0, 5]), 5.0, 5.0).tolist() == [0, 0.5]
+    assert scaled(np.array([-3.0, 7, 12]), -3.0, 7.0).tolist() == [0, 1, 1.5]
+    assert scaled(np.array([0.0, 5]), 5.0, 5.0).tolist() == [0, 0.5]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
-from cowclip_merlin.workflows.vocabulary import extend_vocabularies, joined, write_vocabulary
+from cowclip_merlin.workflows.prepared.counts import SPECIAL, Vocabulary, read_counts
 
 TABLE = {"kind": "table", "label": "y", "categorical": ("user", "item"), "continuous": ("x",)}
 
@@ -112,24 +111,28 @@ COUNTS = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(1, 6))
 
 @given(COUNTS, COUNTS, st.integers(0, 5))
 def test_files_are_those_of_slow_counting(tmp_path_factory, old, new, threshold):
-    folders = [tmp_path_factory.mktemp("v") for _ in range(2)]
-    for folder, counts, limit in zip(folders, (old, new), (threshold, 0)):
-        values = pa.array([*counts, None], pa.string())
-        table = pa.table({"value": values, "count": [*counts.values(), 2]})
-        write_vocabulary(table, "c", str(folder), limit)
-    assert extend_vocabularies(*folders, ["c"], threshold) == 0
+    folder = tmp_path_factory.mktemp("v")
+    first, second = (
+        pa.table({"value": pa.array([*counts, None], pa.string()), "count": [*counts.values(), 2]})
+        for counts in (old, new)
+    )
+    Vocabulary.of(first, threshold).write("c", folder)
+    again = Vocabulary.read(folder, "c")
+    assert again.lost == 0
+    again.extended(second, threshold).write("c", folder)
     both = Counter(old) + Counter(new)
     first = sorted((v for v in old if old[v] >= threshold), key=lambda v: (-old[v], v))
     others = sorted(set(both) - set(first), key=lambda v: (-both[v], v))
     wanted = [*first, *(v for v in others if both[v] >= threshold)]
-    unique = pd.read_parquet(folders[1] / "unique.c.parquet")
+    unique = pd.read_parquet(folder / "unique.c.parquet")
     assert unique["c"].tolist() == wanted
     assert unique["c_size"].tolist() == [both[v] for v in wanted]
-    meta = pd.read_parquet(folders[1] / "meta.c.parquet")
+    meta = pd.read_parquet(folder / "meta.c.parquet")
     rare = sum(both[v] for v in others if both[v] < threshold)
     assert meta["num_observed"].tolist() == [0, 4, rare, sum(both[v] for v in wanted)]
 
 
 def test_no_values_at_all():
     none = pa.table({"value": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
-    assert [table.num_rows for table in joined(none, none, none)] == [0, 0]
+    found = Vocabulary.of(none, 0).extended(none, 0)
+    assert (found.kept.num_rows, found.rare.num_rows, found.missing, found.lost) == (0, 0, 0, 0)

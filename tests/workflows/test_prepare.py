@@ -4,16 +4,19 @@ import csv
 import gzip
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, reference_ids
 
 import cowclip_merlin as cc
+from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.train_test_split import Split, is_test
+from cowclip_merlin.workflows.ingest import Split, is_test
 
 
 @pytest.mark.one_case
@@ -257,3 +260,22 @@ def test_real_logs(real, tmp_path, file, settings, rows):
         for column, size in data.cardinalities.items():
             assert frame[column].between(1, size - 1).all()
         assert np.isfinite(frame[list(data.continuous)].to_numpy()).all()
+
+
+@pytest.mark.parametrize("end", ["csv", "csv.gz", "csv.bz2", "csv.zst", "csv.lz4", "parquet"])
+def test_the_files_that_were_read_are_described(tmp_path, end):
+    """Their hashes, and those of what is written, are taken while they are read and written."""
+    file, frame = tmp_path / f"log.{end}", pd.DataFrame({"y": [0, 1] * 99, "a": range(198)})
+    if end == "parquet":
+        frame.to_parquet(file)
+    else:
+        kinds = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+        kind = kinds.get(file.suffix)
+        with pa.CompressedOutputStream(str(file), kind) if kind else file.open("wb") as stream:
+            stream.write(frame.to_csv(index=False).encode() + b"\n")
+    columns = {"kind": "table", "label": "y", "categorical": ("a",), "partition_mb": 0.001}
+    data, made = make(file, tmp_path / "data", **columns), file.read_bytes()
+    known = {"name": file.name, "bytes": len(made), "sha256": sha256(made).hexdigest()}
+    assert data.description["input"] == [known]
+    written = {f"{f.parent.name}/{f.name}" for f in data.path.glob("*/*.parquet")}
+    assert data.checksums == {name: checksum(data.path / name) for name in written}

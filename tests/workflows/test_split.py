@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.train_test_split import Split, is_test, position_hash
+from cowclip_merlin.workflows.ingest import Split, is_test, position_hash
 
 MASK = 2**64 - 1
 

@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin import compat
-from cowclip_merlin.workflows.encoding.encoder import Encoder
-from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
+from cowclip_merlin.workflows.encoder import Encoder
+from cowclip_merlin.workflows.ingest import Ingest
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.parallel import Threads
-from cowclip_merlin.workflows.raw import ingest, text_lines
+from cowclip_merlin.workflows.prepared.changes import ValueCounts
+from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
+from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
+from cowclip_merlin.workflows.raw.readers import staged_columns
 from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
 
 TABLE = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
@@ -35,7 +38,7 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
         for coded in (False, True):
             parser = LineParser(TABLE, Path("t.csv"), ["y", "a", "b", "x"], coded=coded)
             parsed = parser.parse(block)
-            tables.append(ingest.staged_columns(parsed.table, TABLE, {}, coded=coded))
+            tables.append(staged_columns(parsed.table, TABLE, {}, coded=coded))
             assert len(parsed.positions) + len(parsed.bad) == len(text)
         assert pa.types.is_dictionary(tables[1].schema.field("a").type)
         assert tables[0].to_pylist() == tables[1].to_pylist()
@@ -64,7 +67,10 @@ def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
         suffix = "parquet" if encoder is None else "arrow"
         files = {split: tmp_path / f"{split}.{suffix}" for split in masks}
         values = {split: ValueCounts(TABLE) for split in masks}
-        ingest._write(table, masks, files, TABLE, encoder, values, 0, {})
+        how = {"block_bytes": 1, "stage": tmp_path, "encoder": encoder, "values": values}
+        made = Ingest(TABLE, None, quarantine=Quarantine(None, max_bad_fraction=0), **how)
+        made.whole_floats[0] = {}
+        made._write(table, masks, files, 0)
         for split, mask in masks.items():
             assert values[split].missing == {"a": 0, "b": mask.sum(), "x": int(mask[0])}
         for split, mask in masks.items():

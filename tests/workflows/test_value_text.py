@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PrepareSettings, prepare
-from cowclip_merlin.workflows.prepared import unknown_values
+from cowclip_merlin.workflows.prepared import changes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
@@ -128,7 +128,7 @@ def base(tmp_path_factory):
     ]
     with pytest.MonkeyPatch.context() as patch:
         warned = []
-        log = logging.getLogger(unknown_values.__name__)
+        log = logging.getLogger(changes.__name__)
         patch.setattr(log, "warning", lambda text, *values: warned.append(text % values))
         settings = PrepareSettings(
             files=files, out=folder / "data", kind="table", label="y", categorical=NAMES

@@ -1,19 +1,22 @@
-"""Write and read frequency counts: `counts/<field>.parquet` with columns id, value, count."""
+"""The values that have ids and how often they came: in memory, and in the files that hold them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.checksums import write_parquet
 from cowclip_merlin.system.files import reading_parquet
-from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.values.value_text import in_chunks
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from cowclip_merlin.workflows.prepared.folder import PreparedData
@@ -27,78 +30,219 @@ FieldCounts = dict[str, npt.NDArray[np.int64]]
 Columns that share a table are one field, with the name of the table."""
 
 
-def cardinalities(categories: Path, log_format: LogFormat) -> dict[str, int]:
-    """Return field -> rows of its embedding table, by the vocabularies in `categories/`."""
-    import pyarrow.parquet as pq
+class Vocabulary(NamedTuple):
+    """The values of a table. Tables of Arrow have the columns value and count.
 
-    rows = {
-        name: FIRST_VALUE + pq.read_metadata(categories / f"unique.{name}.parquet").num_rows
-        for name in log_format.tables
-    }
-    return {field: rows[log_format.table_of(field)] for field in log_format.categorical}
-
-
-def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
-    """Write the counts of every field from the files of Categorify in `categories/`.
-
-    The ids 0, 1 and 2 (padding, missing and out of vocabulary) come first, without a value.
-    Return how often each other id occurs, by field.
+    Attributes:
+        kept: the values with ids from 3 on, in their order; text in chunks of `string`.
+        rare: the values without an id, so that `extend` can go on counting them.
+        missing: how often a value was missing.
+        lost: how often values without an id came that are not in `rare`.
     """
-    import pyarrow.parquet as pq
 
-    (folder / "counts").mkdir()
-    found = {}
-    for field in log_format.tables:
-        counts = _counts(folder / "categories", field)
-        pq.write_table(counts, folder / "counts" / f"{field}.parquet")
-        found[field] = counts["count"].to_numpy()[len(SPECIAL) :]
-    return found
+    kept: pa.Table
+    rare: pa.Table
+    missing: int
+    lost: int = 0
 
+    @classmethod
+    def of(cls, counts: pa.Table, threshold: int) -> Vocabulary:
+        """Give ids by descending frequency, and to equally frequent values in their order."""
+        import pyarrow.compute as pc
 
-def _counts(categories: Path, field: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+        is_missing = pc.is_null(counts["value"])
+        known = counts.filter(pc.invert(is_missing))
+        is_rare = pc.less(known["count"], threshold)
+        kept, rare = (_by_frequency(known.filter(x)) for x in (pc.invert(is_rare), is_rare))
+        return cls(kept, rare, _sum(counts.filter(is_missing)))
 
-    meta = pq.read_table(categories / f"meta.{field}.parquet").to_pydict()
-    seen = dict(zip(meta["kind"], meta["num_observed"], strict=True))
-    known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field, f"{field}_size"])
-    special = pa.table(
-        {
-            "id": pa.array(SPECIAL.values(), pa.int64()),
-            "value": pa.nulls(len(SPECIAL), pa.string()),
-            "count": pa.array([int(seen[kind]) for kind in SPECIAL], pa.int64()),
+    @classmethod
+    def read(cls, categories: Path, name: str) -> Vocabulary:
+        """Read what `write` wrote."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(categories / f"unique.{name}.parquet", columns=[name, f"{name}_size"])
+        file = categories / f"rare.{name}.parquet"
+        kept = table.rename_columns(_schema().names).cast(_schema())
+        rare = pq.read_table(file).cast(_schema()) if file.exists() else _schema().empty_table()
+        meta = pq.read_table(categories / f"meta.{name}.parquet").to_pydict()
+        seen = dict(zip(meta["kind"], map(int, meta["num_observed"]), strict=True))
+        return cls(kept, rare, seen["null"], seen["oov"] - _sum(rare))
+
+    def extended(self, counts: pa.Table, threshold: int) -> Vocabulary:
+        """Put the new values of a log behind these; values keep their ids, and counts add up.
+
+        A value that was too rare in both gets an id if it is frequent enough in both together.
+        New values have the order that `of` gives.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        is_missing = pc.is_null(counts["value"])
+        parts = [self.kept, self.rare, counts.filter(pc.invert(is_missing))]
+        parts = [_with_large_text(part) for part in parts]
+        known, whole = parts[0]["value"], _sums(pa.concat_tables(parts)).combine_chunks()
+        places = pc.index_in(known, value_set=whole["value"])
+        others = whole.filter(pc.invert(pc.is_in(whole["value"], value_set=known)))
+        is_rare = pc.less(others["count"], threshold)
+        new, rare = (_by_frequency(others.filter(x)) for x in (pc.invert(is_rare), is_rare))
+        kept = pa.concat_tables([_in_chunks(whole.take(places)), new])
+        missing = self.missing + _sum(counts.filter(is_missing))
+        return Vocabulary(kept, rare, missing, self.lost)
+
+    def write(self, name: str, categories: Path) -> dict[str, str]:
+        """Write the files that NVTabular's Categorify reads; return file -> checksum.
+
+        These are `unique.<name>.parquet` and `meta.<name>.parquet`; if there are rare values,
+        `rare.<name>.parquet` has them.
+        """
+        import pandas as pd
+        import pyarrow as pa
+
+        meta = {
+            "kind": [*SPECIAL, "unique"],
+            "offset": [*SPECIAL.values(), FIRST_VALUE],
+            "num_indices": [1] * len(SPECIAL) + [self.kept.num_rows],
+            "num_observed": [*self._seen, _sum(self.kept)],
         }
-    )
-    values = pa.table(
-        {
-            "id": pa.array(np.arange(FIRST_VALUE, FIRST_VALUE + known.num_rows), pa.int64()),
-            "value": known[field].cast(pa.string()),
-            "count": known[f"{field}_size"].cast(pa.int64()),
+        empty = pa.Table.from_pandas(empty_vocabulary(name))
+        has_rows = self.kept.num_rows or self.rare.num_rows
+        tables = {
+            "unique": _with_ids(self.kept, name) if has_rows else empty,
+            "meta": pa.Table.from_pandas(pd.DataFrame(meta)),
         }
-    )
-    return pa.concat_tables([special, values])
+        tables |= {"rare": self.rare} if self.rare.num_rows else {}
+        files = {f"{kind}.{name}.parquet": table for kind, table in tables.items()}
+        return {file: write_parquet(table, categories / file) for file, table in files.items()}
+
+    @property
+    def _seen(self) -> list[int]:
+        """How often each special id was seen."""
+        return [0, self.missing, self.lost + _sum(self.rare)]
+
+    def counts(self) -> pa.Table:
+        """Return id, value and count: padding, missing and out of vocabulary first, as nulls."""
+        import pyarrow as pa
+
+        values, seen = [pa.nulls(len(SPECIAL), pa.string())], np.array(self._seen, np.int64)
+        values += self.kept["value"].chunks
+        count = np.concatenate([seen, self.kept["count"].to_numpy()])
+        return pa.table(
+            {
+                "id": np.arange(len(count)),
+                "value": pa.chunked_array(values, pa.string()),
+                "count": count,
+            }
+        )
 
 
-def hash_values(categories: Path, log_format: LogFormat) -> str:
-    """Hash the value of each id from 3 on, for each field, as read from `categories/`."""
+def _schema() -> pa.Schema:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    lengths, text = hashlib.sha256(), hashlib.sha256()
-    for field in log_format.tables:
-        known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field])
-        lengths.update(f"{field} {known.num_rows} ".encode())
-        for values in known[field].cast(pa.large_binary()).chunks:
-            _, offsets, data = values.buffers()
-            ends = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
-            lengths.update(np.diff(ends).tobytes())
-            text.update(memoryview(data)[ends[0] : ends[-1]])
-    return hashlib.sha256(lengths.digest() + text.digest()).hexdigest()
+    return pa.schema({"value": pa.string(), "count": pa.int64()})
+
+
+def _by_frequency(counts: pa.Table) -> pa.Table:
+    """Sort values by descending frequency, and ties by value; text is then in chunks."""
+    import pyarrow.compute as pc
+
+    counts = _with_large_text(counts)
+    places = pc.sort_indices(counts, [("count", "descending"), ("value", "ascending")])
+    return _in_chunks(counts.take(places))
+
+
+def _with_large_text(counts: pa.Table) -> pa.Table:
+    """Return a table whose texts may be joined to more than 2 GiB."""
+    import pyarrow as pa
+
+    if not pa.types.is_string(counts["value"].type):
+        return counts
+    return counts.set_column(0, "value", counts["value"].cast(pa.large_string()))
+
+
+def _in_chunks(counts: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    values = counts["value"]
+    if not pa.types.is_large_string(values.type):
+        return counts
+    return counts.set_column(0, "value", in_chunks(values.combine_chunks()))
+
+
+def add_counts(counts: list[pa.Table]) -> pa.Table:
+    """Add up the counts of several partitions."""
+    import pyarrow as pa
+
+    # Counts that came over a network are not aligned in memory; the combined copy is.
+    parts = [_with_large_text(part) for part in counts]
+    return _sums(pa.concat_tables(parts).combine_chunks())
+
+
+def _sums(counts: pa.Table) -> pa.Table:
+    sums = counts.group_by("value").aggregate([("count", "sum")])
+    return sums.select(["value", "count_sum"]).rename_columns(["value", "count"])
+
+
+def _sum(counts: pa.Table) -> int:
+    import pyarrow.compute as pc
+
+    return pc.sum(counts["count"], min_count=0).as_py()
+
+
+def _with_ids(known: pa.Table, name: str) -> pa.Table:
+    """Return values and counts under NVTabular's names, with the ids as index for pandas.
+
+    pandas describes the first row only: it would make a Python string of every value.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    first = known.slice(0, 1)
+    ids = pd.RangeIndex(FIRST_VALUE, FIRST_VALUE + first.num_rows)
+    values = first["value"].to_pandas().to_numpy()
+    frame = pd.DataFrame({name: values, f"{name}_size": first["count"].to_numpy()}, index=ids)
+    described = pa.Table.from_pandas(frame)
+    if not known.num_rows:
+        return described
+    about = json.loads(described.schema.metadata[b"pandas"])
+    about["index_columns"][0]["stop"] = FIRST_VALUE + known.num_rows
+    found = known.select(["value", "count"]).rename_columns(described.column_names)
+    return found.replace_schema_metadata({"pandas": json.dumps(about)})
+
+
+def empty_vocabulary(name: str) -> pd.DataFrame:
+    """Return the vocabulary of a column without values."""
+    import pandas as pd
+
+    return pd.DataFrame({name: pd.array([], "string"), f"{name}_size": np.array([], np.int64)})
+
+
+class ValuesHash:
+    """A hash of the value of each id from 3 on, for each table, whatever the chunks."""
+
+    def __init__(self) -> None:
+        self._lengths, self._text = hashlib.sha256(), hashlib.sha256()
+
+    def add(self, name: str, values: pa.ChunkedArray) -> None:
+        """Add the values of the next table, in the order of their ids."""
+        import pyarrow as pa
+
+        self._lengths.update(f"{name} {len(values)} ".encode())
+        for part in values.cast(pa.large_binary()).chunks:
+            _, offsets, data = part.buffers()
+            ends = np.frombuffer(offsets, np.int64)[part.offset :][: len(part) + 1]
+            self._lengths.update(np.diff(ends).tobytes())
+            self._text.update(memoryview(data or b"")[ends[0] : ends[-1]])
+
+    def hexdigest(self) -> str:
+        """Return the hash of all tables so far."""
+        return hashlib.sha256(self._lengths.digest() + self._text.digest()).hexdigest()
 
 
 def read_counts(data: PreparedData, field: str) -> pa.Table:
     """Read the counts of one field: an Arrow table of id, value and count, ordered by id.
 
+    The ids 0, 1 and 2 (padding, missing and out of vocabulary) come first, without a value.
     The counts of a field that shares a table are those of all its columns.
 
     Raises:

@@ -1,17 +1,17 @@
-"""Read and write the description of a prepared folder, in JSON and parquet without pickle."""
+"""A prepared folder and its description, in JSON and parquet without pickle."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.addresses import Address, FilePath, local_folder, size_of
+from cowclip_merlin.addresses import Address, local_folder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
@@ -20,10 +20,8 @@ from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
-from cowclip_merlin.workflows.prepared.changed_columns import Baseline
-from cowclip_merlin.workflows.prepared.counts import hash_values
+from cowclip_merlin.workflows.prepared.changes import Baseline
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 
 if TYPE_CHECKING:
     import nvtabular as nvt
@@ -223,13 +221,7 @@ class _Totals:
 
 
 def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
-    """Return the attributes of `PreparedData` that `dataset.json` gives.
-
-    Raises:
-        KeyError: if a key is missing.
-        TypeError: if a value is missing or has the wrong type.
-        ValueError: if values contradict each other.
-    """
+    """Return the attributes of `PreparedData` that `dataset.json` gives."""
     names = [each.name for each in fields(_Totals) if each.name in value]
     of_totals = {name: value[name] for name in names}
     totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
@@ -276,89 +268,32 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
     return TensorflowMetadata.from_json(text).to_merlin_schema()
 
 
-def fingerprint(
-    files: Sequence[FilePath], settings: Mapping[str, Json]
-) -> tuple[str, list[JsonObject]]:
-    """Return a hash of files and settings, and the name, bytes and SHA-256 of each file."""
-    described = [{"name": f.name, "bytes": size_of(f), "sha256": _sha256(f)} for f in files]
-    whole = json.dumps([settings, described], sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest(), described
-
-
 def checksums(folder: Path) -> dict[str, str]:
     """Return file -> checksum for all parquet files of a prepared folder except the cache."""
-    return {
-        file.relative_to(folder).as_posix(): checksum(file)
-        for kind in (*SPLITS, VALIDATION, "counts", "categories")
-        for file in sorted((folder / kind).glob("*.parquet"))
-    }
+    files = [file.relative_to(folder).as_posix() for file in folder.glob("*/*.parquet")]
+    return in_order({file: checksum(folder / file) for file in files})
 
 
-def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics: Statistics) -> str:
+def in_order(checksums: Mapping[str, str]) -> dict[str, str]:
+    """Return the checksums of the files that have one in the order of `dataset.json`."""
+    kinds = (*SPLITS, VALIDATION, "counts", "categories")
+    known = sorted(checksums, key=lambda file: file.partition("/")[::2])
+    return {f: checksums[f] for kind in kinds for f in known if f.startswith(f"{kind}/")}
+
+
+def meaning(log_format: LogFormat, recipe: Recipe, statistics: Statistics, values: str) -> str:
+    """Return a hash of what ids and scaled numbers mean; `values` is that of `ValuesHash`."""
     scaling = [recipe.log, statistics.minimum, statistics.maximum]
     columns: list[object] = [log_format.categorical, log_format.continuous]
     columns += [dict(log_format.vectors)] if log_format.vectors else []
     columns += [dict(log_format.share_embedding)] if log_format.share_embedding else []
     columns += [statistics.scales] if statistics.scales else []
-    values = hash_values(folder / "categories", log_format)
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 
 
-def _sha256(file: FilePath) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while part := stream.read(1 << 22):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-def _layout(log_format: LogFormat) -> JsonObject:
+def layout(log_format: LogFormat) -> JsonObject:
     """Return the columns for `dataset.json`; rare ones only if there are some."""
     every = asdict(log_format)
-    layout = {n: x for n, x in every.items() if n not in _OF_LAYOUT}
+    always = {n: x for n, x in every.items() if n not in _OF_LAYOUT}
     used = {name: every[name] for name in _IF_USED if every[name]}
-    return layout | used | log_format.vector_options() | log_format.share_options()
-
-
-def write_description(
-    folder: Path,
-    *,
-    log_format: LogFormat,
-    recipe: Recipe,
-    statistics: Statistics,
-    settings: Mapping[str, Json],
-    files: Sequence[FilePath],
-    rows: Mapping[str, int],
-    clicks: int,
-    damaged: int,
-    fitted_rows: int,
-    targets: Mapping[str, LabelCounts],
-    baseline: Baseline | None,
-) -> None:
-    """Write `dataset.json` and the Merlin schema."""
-    from cowclip_merlin.system.machine import versions
-
-    whole, inputs = fingerprint(files, {**settings, "format_version": FORMAT_VERSION})
-    write_json(
-        folder / DATASET,
-        {
-            "format_version": FORMAT_VERSION,
-            "layout": _layout(log_format),
-            "recipe": asdict(recipe),
-            "settings": settings,
-            "rows": rows,
-            "clicks": clicks,
-            **({"targets": {n: each.as_dict() for n, each in targets.items()}} if targets else {}),
-            "damaged": damaged,
-            "fitted_rows": fitted_rows,
-            "statistics": asdict(statistics),
-            **({} if baseline is None else {"baseline": asdict(baseline)}),
-            "fingerprint": whole,
-            "vocabulary": _vocabulary(folder, log_format, recipe, statistics),
-            "input": inputs,
-            "versions": versions(),
-            "checksums": checksums(folder),
-        },
-    )
-    for split in rows:
-        write_schema(folder / split, log_format, statistics)
+    return always | used | log_format.vector_options() | log_format.share_options()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from cowclip_merlin.system.files import write_json
@@ -63,30 +63,18 @@ def output_types(log_format: LogFormat) -> dict[str, str]:
     return {log_format.label: "float32", **dict.fromkeys(one_each, "int64")}
 
 
-def write_lists(
-    out: Path, names: Sequence[str], rows: Sequence[int], log_format: LogFormat
-) -> None:
-    """Write `_metadata.json` and `_file_list.txt` of a split.
+def write_lists(out: Path, rows: Mapping[str, int], log_format: LogFormat) -> None:
+    """Write `_metadata.json` and `_file_list.txt` of a split, from the rows of each of its files.
 
     HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
-
-    Args:
-        out: folder of the split.
-        names: its files.
-        rows: rows of each file.
-        log_format: the columns.
     """
-    described = _description(names, rows, log_format)
-    listed = [f"{out.name}/{name}" for name in names]
+    described = _description(rows, log_format)
+    lines = [str(len(rows)), *(f"{out.name}/{name}" for name in rows)]
     (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
-    (out / "_file_list.txt").write_text(
-        "\n".join([str(len(names)), *listed]) + "\n", encoding="utf-8"
-    )
+    (out / "_file_list.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _description(
-    names: Sequence[str], rows: Sequence[int], log_format: LogFormat
-) -> dict[str, list[JsonObject]]:
+def _description(rows: Mapping[str, int], log_format: LogFormat) -> dict[str, list[JsonObject]]:
     """Return what Merlin writes into `_metadata.json`: rows of the files, places of the columns."""
     kinds = {
         "cats": log_format.categorical,
@@ -95,7 +83,7 @@ def _description(
     }
     place = {name: i for i, name in enumerate(c for kind in kinds.values() for c in kind)}
     described: dict[str, list[JsonObject]] = {
-        "file_stats": [{"file_name": n, "num_rows": count} for n, count in zip(names, rows)]
+        "file_stats": [{"file_name": n, "num_rows": count} for n, count in rows.items()]
     }
     for kind, columns in kinds.items():
         described[kind] = [{"col_name": name, "index": place[name]} for name in columns]

@@ -50,19 +50,7 @@ class PretrainedRows:
 
 
 def read_pretrained(data: PreparedData, column: str, file: FilePath, dim: int) -> PretrainedRows:
-    """Read the vectors of a parquet file, and find the ids of their values.
-
-    Args:
-        data: the prepared folder, whose vocabulary gives the ids.
-        column: a categorical column; the column of the file with its raw values has its name.
-        file: parquet with this column and one column of lists of numbers.
-        dim: length of an embedding row.
-
-    Raises:
-        InputError: if the folder has no such column, the file is damaged or has other columns, a
-            vector has another length or a number that is missing or not finite, or a value
-            occurs twice.
-    """
+    """Read the vectors of a parquet file, and find the ids of their values."""
     vocabulary = read_counts(data, column)["value"].slice(len(SPECIAL))
     table = _read(file, column)
     vectors = _vectors(table, column, file, dim)

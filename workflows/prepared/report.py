@@ -12,9 +12,9 @@ import numpy.typing as npt
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.targets import only_clicks
+from cowclip_merlin.workflows.prepared.changes import format_shares
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
-from cowclip_merlin.workflows.prepared.unknown_values import format_shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,25 +25,6 @@ BATCHES = tuple(1024 * 2**i for i in range(8))
 def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
     """Return how often each value of a field occurs in the fitted rows, in descending order."""
     return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
-
-
-def write_figure(counts: FieldCounts, folder: Path) -> None:
-    """Write `figures/ids_by_frequency.svg` in a prepared folder."""
-    (folder / "figures").mkdir(exist_ok=True)
-    draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
-
-
-def write_summary(
-    data: PreparedData,
-    counts: FieldCounts,
-    folder: Path,
-    *,
-    name: str,
-    unknown: Mapping[str, float] | None = None,
-) -> None:
-    """Write `summary.md` with the name as heading, and the shares of unknown values, if given."""
-    page = summary(data, counts, name=name, unknown=unknown)
-    (folder / "summary.md").write_text(page, encoding="utf-8")
 
 
 def draw_frequencies(counts: FieldCounts, path: Path) -> None:

@@ -45,7 +45,7 @@ from cowclip_merlin.workflows.raw.values.value_text import (
 )
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.encoding.encoder import Encoder
+    from cowclip_merlin.workflows.encoder import Encoder
     from cowclip_merlin.workflows.nvtabular_graph import Statistics
 
 Bools = npt.NDArray[np.bool_]
@@ -369,7 +369,7 @@ class Number(Column):
         return encoder.numbers(self.name, values, rows)
 
     def written(self, values: ArrowColumn, ids: Path | None, statistics: Statistics) -> pa.Array:
-        from cowclip_merlin.workflows.encoding.value_counts import scaled
+        from cowclip_merlin.workflows.nvtabular_graph import scaled
 
         low, high = statistics.minimum[self.name], statistics.maximum[self.name]
         return pa.array(scaled(np.asarray(values), low, high))

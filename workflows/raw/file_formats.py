@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,26 +57,45 @@ def format_of(file: FilePath) -> str:
     return JSON_LINES if suffixes and suffixes[-1] in _JSON_SUFFIXES else TEXT
 
 
-def open_text(file: FilePath) -> IO[bytes] | pa.NativeFile:
-    """Open plain or compressed text for reading bytes; read it with `read_bytes`.
+class _Hashed(io.RawIOBase):
+    """A file whose bytes go to a digest as they are read, in order."""
 
-    Raises:
-        InputError: if the file does not exist, is a folder, is no text, or is damaged.
-    """
+    def __init__(self, file: IO[bytes], digest: hashlib._Hash) -> None:
+        self._file, self._digest = file, digest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._digest.update(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_text(file: FilePath, digest: hashlib._Hash | None = None) -> IO[bytes] | pa.NativeFile:
+    """Open plain or compressed text for reading bytes; read it with `read_bytes`."""
     if not file.is_file():
         raise InputError(f"{file}: no such file; check the path")
     kind = _compression(file)
     with _opened(file, kind) as stream:
-        _refuse_others(file, read_bytes(stream, _HEAD, file))
-    return _opened(file, kind)
+        head = read_bytes(stream, _HEAD, file)
+    found = [each for mark, each in _OTHERS.items() if head.startswith(mark)]
+    if head[_TAR_MARK] == b"ustar":
+        found = [("a tar archive", "unpack it and give the text files in it")]
+    if file.suffix.lower() == ".xlsx" and found:
+        found = [("an Excel file", _SAVE)]
+    if found:
+        what, remedy = found[0]
+        raise InputError(f"{file}: is {what}, not text; {remedy}")
+    return _opened(file, kind, digest)
 
 
 def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: FilePath) -> bytes:
-    """Read at most `size` bytes of text from a stream of `open_text`.
-
-    Raises:
-        InputError: if the compressed file is damaged.
-    """
+    """Read at most `size` bytes of text from a stream of `open_text`."""
     try:
         return stream.read(size)
     except (EOFError, OSError, zlib.error) as error:
@@ -93,27 +114,20 @@ def _compression(file: FilePath) -> str | None:
     return found[0] if found else COMPRESSED_SUFFIXES.get(file.suffix.lower())
 
 
-def _opened(file: FilePath, kind: str | None) -> IO[bytes] | pa.NativeFile:
+def _opened(
+    file: FilePath, kind: str | None, digest: hashlib._Hash | None = None
+) -> IO[bytes] | pa.NativeFile:
     import pyarrow as pa
 
+    raw = file.open("rb")
+    raw = raw if digest is None else _Hashed(raw, digest)
     if kind is None:
-        return file.open("rb")
-    source = str(file) if isinstance(file, Path) else file.open("rb")
-    if kind == "gzip":
-        return gzip.open(source, "rb")
-    return pa.CompressedInputStream(source, kind)
-
-
-def _refuse_others(file: FilePath, head: bytes) -> None:
-    """Refuse a file, or the content of a compressed one, that is no text by its first bytes."""
-    found = [each for mark, each in _OTHERS.items() if head.startswith(mark)]
-    if head[_TAR_MARK] == b"ustar":
-        found = [("a tar archive", "unpack it and give the text files in it")]
-    if file.suffix.lower() == ".xlsx" and found:
-        found = [("an Excel file", _SAVE)]
-    if found:
-        what, remedy = found[0]
-        raise InputError(f"{file}: is {what}, not text; {remedy}")
+        return raw
+    if kind != "gzip":
+        return pa.CompressedInputStream(raw, kind)
+    stream = gzip.GzipFile(fileobj=raw)
+    stream.myfileobj = raw  # so that it is closed, too
+    return stream
 
 
 def write_staged(rows: pa.Table, path: Path) -> None:

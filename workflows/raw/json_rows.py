@@ -6,6 +6,7 @@ a line is bad depends on this line alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -25,30 +26,21 @@ if TYPE_CHECKING:
 
 
 def read_json_rows(
-    file: FilePath, log_format: LogFormat, block_bytes: int, *, keep: Sequence[str] = ()
+    file: FilePath,
+    log_format: LogFormat,
+    block_bytes: int,
+    *,
+    keep: Sequence[str] = (),
+    digest: hashlib._Hash | None = None,
 ) -> Iterator[ParsedRows]:
-    """Read and parse the file block by block.
-
-    Args:
-        file: plain or compressed text, with one JSON object in each line.
-        log_format: columns of the log.
-        block_bytes: bytes of text per block.
-        keep: keys to return as text, as `ParsedRows.kept`; other values than text as JSON.
-
-    Raises:
-        InputError: if the file is missing, empty or damaged, or the first block lacks a column.
-    """
+    """Read and parse the file block by block."""
     reader = _Reader(file, log_format, keep)
-    for block in read_blocks(file, block_bytes):
+    for block in read_blocks(file, block_bytes, digest):
         yield reader.parse(block)
 
 
 def first_values(file: FilePath, names: Sequence[str], rows: int) -> dict[str, list[Json]]:
-    """Return the values of these keys in the first good lines, at most `rows`.
-
-    Raises:
-        InputError: if the file is missing, empty or damaged.
-    """
+    """Return the values of these keys in the first good lines, at most `rows`."""
     lines = next(read_blocks(file, 1 << 22)).text.split(b"\n")[:-1][:rows]
     parsed = [row for row in map(_object_or_none, lines) if row is not None]
     return {name: [row.get(name) for row in parsed] for name in names}
@@ -101,11 +93,7 @@ class _Reader:
         )
 
     def _check_keys(self, rows: Sequence[JsonObject]) -> None:
-        """Refuse a column that no row of the first block has: its name may be wrong.
-
-        Raises:
-            InputError: if there is one.
-        """
+        """Refuse a column that no row of the first block has: its name may be wrong."""
         if self._checked or not rows:
             return
         self._checked = True
@@ -120,11 +108,7 @@ class _Reader:
 
 
 def _object(line: bytes) -> JsonObject:
-    """Parse a line.
-
-    Raises:
-        Damage: if it is no JSON object of UTF-8 text with different keys.
-    """
+    """Parse a line."""
     try:
         row = _DECODER.decode(line.decode("utf-8").strip())
     except UnicodeDecodeError:

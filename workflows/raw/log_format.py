@@ -110,21 +110,6 @@ class LogFormat:
         except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
             return line.split(self.separator)
 
-    def text_options(self) -> JsonObject:
-        """Return the given separator, and the columns of files without a header."""
-        separator = {"separator": self.separator} if self.separator_given else {}
-        return separator | ({} if self.header else {"columns": self.file_columns})
-
-    def multi_options(self) -> JsonObject:
-        """Return how multi-valued columns are read, if there are any."""
-        if not self.multi:
-            return {}
-        return {
-            "multi": dict(self.multi),
-            "max_values": self.max_values,
-            "keep_values": self.keep_values,
-        }
-
     def vector_options(self) -> JsonObject:
         """Return the columns of vectors and how they are read, if there are any."""
         if not self.vectors:
@@ -244,9 +229,6 @@ def separator_of(file: FilePath) -> str:
 
 def parse_separator(text: str) -> str:
     """Return the separator that the option `--separator` gives.
-
-    Raises:
-        InputError: if it cannot separate columns.
 
     >>> parse_separator("tab"), parse_separator(";")
     ('\\t', ';')

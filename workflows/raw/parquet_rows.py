@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-def count_rows(file: FilePath) -> int:
-    """Return the number of rows from the file's metadata.
-
-    Raises:
-        InputError: if the file does not exist or is not parquet.
-    """
-    return open_parquet(file).metadata.num_rows
-
-
 def read_parquet_rows(
     file: FilePath,
     log_format: LogFormat,
@@ -34,19 +25,7 @@ def read_parquet_rows(
     printed: Container[str] = (),
     keep: Sequence[str] = (),
 ) -> Iterator[ParsedRows]:
-    """Read the file in blocks of at most `rows` rows.
-
-    Args:
-        file: the file to read.
-        log_format: columns of the log.
-        rows: maximum number of rows of a block.
-        printed: categorical columns that need no unique text, which `printed_text` converts.
-        keep: columns to return as they are in the file, as `ParsedRows.kept`.
-
-    Raises:
-        InputError: if the file is missing or damaged, or a column is missing, occurs twice or has
-            a wrong type.
-    """
+    """Read the file in blocks of at most `rows` rows."""
     import pyarrow as pa
 
     parquet = open_parquet(file)
@@ -64,11 +43,7 @@ def read_parquet_rows(
 
 
 def check_columns(found: Sequence[str], names: Iterable[str], file: FilePath) -> None:
-    """Check that each name is that of one column.
-
-    Raises:
-        InputError: if it is that of none or of several.
-    """
+    """Check that each name is that of one column."""
     for name in names:
         if found.count(name) == 0:
             raise InputError(f"{file}: no column {name!r}; check the kind and the names")
@@ -77,12 +52,7 @@ def check_columns(found: Sequence[str], names: Iterable[str], file: FilePath) ->
 
 
 def open_parquet(file: FilePath) -> pq.ParquetFile:
-    """Open a file as a `pyarrow.parquet.ParquetFile`.
-
-    Raises:
-        InputError: if the file does not exist or is not parquet.
-        OSError: if the file is not readable.
-    """
+    """Open a file as a `pyarrow.parquet.ParquetFile`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -62,16 +62,7 @@ NOT_READABLE = "not readable"
 
 
 def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[pa.Table, Bools]:
-    """Return a table with the values that all readers give, and its good rows, bool [n].
-
-    Args:
-        table: as a file has it; columns that are not named stay as they are.
-        columns: those to check.
-        where: the file, for messages.
-
-    Raises:
-        InputError: if a column has a type that it cannot have.
-    """
+    """Return a table with the values that all readers give, and its good rows, bool [n]."""
     import pyarrow as pa
 
     from cowclip_merlin.workflows.raw.columns import Label
@@ -165,16 +156,7 @@ class Quarantine:
         self.written = self.count
 
     def check(self, file: FilePath, total: int, *, at_end: bool = False) -> None:
-        """Raise an error if the share of damaged rows is too large.
-
-        Args:
-            file: the current file, for the message.
-            total: number of rows so far; with few rows, check only at the end.
-            at_end: whether these are all rows.
-
-        Raises:
-            InputError: if there are too many damaged rows.
-        """
+        """Raise an error if the share of damaged rows is too large."""
         if total < _MIN_ROWS_TO_JUDGE and not at_end:
             return
         if self.count > self.max_bad_fraction * total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,16 +54,13 @@ class Block:
         return self.text.count(b"\n")
 
 
-def read_blocks(file: FilePath, size: int) -> Iterator[Block]:
+def read_blocks(file: FilePath, size: int, digest: hashlib._Hash | None = None) -> Iterator[Block]:
     """Read the file in blocks of about `size` bytes that end at the end of a line.
 
-    Blank lines at the end of the file do not count.
-
-    Raises:
-        InputError: if the file is missing, empty, damaged, or no text, or a line exceeds 1 GiB.
+    Blank lines at the end of the file do not count. `digest` gets the bytes of the file.
     """
     line, rest, start = 1, b"", True
-    with open_text(file) as stream:
+    with open_text(file, digest) as stream:
         while True:
             text = rest + read_bytes(stream, size, file)
             if len(text) == len(rest):
@@ -211,11 +209,7 @@ class LineParser:
     def _read(
         self, text: bytes, lines: int, types: dict[str, pa.DataType], size: int
     ) -> tuple[pa.Table, npt.NDArray[np.bool_]] | None:
-        """Read the columns in pieces of this size; return what `_rows` does.
-
-        Raises:
-            pyarrow.ArrowInvalid: if a number is wrong, or a line is longer than a piece.
-        """
+        """Read the columns in pieces of this size; return what `_rows` does."""
         import pyarrow as pa
         from pyarrow import csv
 

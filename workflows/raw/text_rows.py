@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -24,20 +25,10 @@ def read_text_rows(
     threads: Threads | None = None,
     *,
     coded: bool = False,
+    digest: hashlib._Hash | None = None,
 ) -> Iterator[ParsedRows]:
-    """Read and parse the file block by block.
-
-    Args:
-        file: the file to read.
-        log_format: columns of the log.
-        block_bytes: bytes of text per block.
-        threads: parse on these; None: on the caller's.
-        coded: whether categorical columns of the tables are codes with a dictionary.
-
-    Raises:
-        InputError: if the file is missing, empty or damaged, or has other columns.
-    """
-    blocks = read_blocks(file, block_bytes)
+    """Read and parse the file block by block."""
+    blocks = read_blocks(file, block_bytes, digest)
     columns, first = _columns(file, next(blocks), log_format)
     parser = LineParser(log_format, file, columns, coded=coded)
     filled = (block for block in chain([first], blocks) if block.text)
@@ -55,11 +46,7 @@ def _columns(file: FilePath, block: Block, log_format: LogFormat) -> tuple[list[
 
 
 def read_header(text: bytes, log_format: LogFormat, file: FilePath) -> list[str]:
-    """Read the names of the columns from a header line.
-
-    Raises:
-        InputError: if it is not UTF-8 text, or a column of `log_format` is missing or repeated.
-    """
+    """Read the names of the columns from a header line."""
     try:
         line = text.decode("utf-8")
     except UnicodeDecodeError:
@@ -79,11 +66,7 @@ def read_header(text: bytes, log_format: LogFormat, file: FilePath) -> list[str]
 
 
 def check_first_lines(block: bytes, log_format: LogFormat, file: FilePath) -> None:
-    """Check that the first lines of a file without a header have its columns.
-
-    Raises:
-        InputError: if none of the first lines has as many columns, or the first one names them.
-    """
+    """Check that the first lines of a file without a header have its columns."""
     lines = [line.decode("utf-8", "replace") for line in block.split(b"\n", _LINES)[:_LINES]]
     found = [log_format.cells(line.removesuffix("\r")) for line in lines]
     columns = list(log_format.file_columns)

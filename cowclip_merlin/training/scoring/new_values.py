@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.encoding.value_counts import ValueCounts
-from cowclip_merlin.workflows.prepared.changed_columns import FEW, warn_of_changes
+from cowclip_merlin.workflows.prepared.changes import (
+    FEW,
+    LOOKED_AT,
+    Remedy,
+    ValueCounts,
+    warn_of_changes,
+)
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
-from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT, Remedy
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,9 +26,9 @@ from cowclip_merlin.training.scoring.predicting import check_table_file, table_f
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
+from cowclip_merlin.workflows.raw.readers import check_input_files, staged_columns
 from cowclip_merlin.workflows.read_log import LogReader, RawRows, paths_of
 
 if TYPE_CHECKING:

@@ -99,11 +99,6 @@ def rows_with_labels(
 ) -> ArrowColumn:
     """Return which rows of several targets have valid labels, at least one, as Arrow booleans.
 
-    Args:
-        targets: the targets.
-        given: Arrow table of the labels as they are in the file; a null is missing.
-        parsed: label -> numbers, null where they are missing or wrong.
-
     >>> import pyarrow as pa
     >>> given = pa.table({"y": ["1", "maybe", None, None], "t": [None, 2.0, 3.0, None]})
     >>> parsed = {"y": parse_labels(given["y"]), "t": given["t"]}
@@ -179,11 +174,7 @@ class LabelCounts:
         return math.sqrt(self.squares / max(self.rows["train"], 1)) or 1.0
 
     def check(self, target: Target, file: FilePath) -> None:
-        """Check that a target can be learned.
-
-        Raises:
-            InputError: if all labels are the same, or there is none.
-        """
+        """Check that a target can be learned."""
         every = sum(self.rows.values())
         if target.regression:
             wrong = "" if every else "has a label"

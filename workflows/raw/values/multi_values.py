@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 def lists_of_values(values: ArrowColumn, separator: str, *, where: str) -> pa.ListArray:
     """Return the values of each row as a list of texts.
 
-    Args:
-        values: Arrow array or chunked array, [n]: lists of any type that `text_of_values` takes,
-            or text. A null is an empty list.
-        separator: what stands between the values of a text.
-        where: name of the column, and of the file if there is one, for messages.
-
-    Returns:
-        Arrow list array, [n], without nulls.
-
-    Raises:
-        InputError: if the values are neither lists nor text, or have no unique text.
-
     >>> import pyarrow as pa
     >>> lists_of_values(pa.array(["a|b||b", None]), "|", where="column 'tags'").to_pylist()
     [['a', 'b', 'b'], []]
@@ -49,11 +37,7 @@ def lists_of_values(values: ArrowColumn, separator: str, *, where: str) -> pa.Li
 
 
 def _as_lists(values: ArrowColumn, separator: str, what: str, where: str) -> ArrowColumn:
-    """Return lists as they are, and split text.
-
-    Raises:
-        InputError: if the values are neither.
-    """
+    """Return lists as they are, and split text."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
@@ -81,11 +65,7 @@ _PRINTED_LIST = r"""^\s*\[.*[,'"].*\]\s*$"""
 
 
 def _refuse_printed_lists(texts: ArrowColumn, separator: str, where: str) -> None:
-    """Refuse text such as "['a', 'b']" in all rows that have some: each would be one value.
-
-    Raises:
-        InputError: if it is so in two rows or more.
-    """
+    """Refuse text such as "['a', 'b']" in all rows that have some: each would be one value."""
     import pyarrow.compute as pc
 
     given = texts.filter(pc.fill_null(pc.not_equal(texts, ""), False))
@@ -102,20 +82,6 @@ def vectors_of_values(
     values: ArrowColumn, separator: str, length: int, *, where: str
 ) -> tuple[pa.ListArray, npt.NDArray[np.bool_]]:
     """Return the vectors of all rows, and which of them are right.
-
-    Args:
-        values: Arrow array or chunked array, [n]: lists of numbers, or text.
-        separator: what stands between the numbers of a text.
-        length: of a vector, at least 1.
-        where: name of the column, and of the file if there is one, for messages.
-
-    Returns:
-        Arrow array of lists of `length` float32 numbers, zeros in a wrong row; and bool [n],
-        false where a vector is missing, of another length, or has a number that is missing or not
-        finite in float32.
-
-    Raises:
-        InputError: if the values are neither lists of numbers nor text.
 
     >>> import pyarrow as pa
     >>> vectors, good = vectors_of_values(pa.array(["1|2.5", "3", None]), "|", 2, where="x")

@@ -45,14 +45,6 @@ def read_numbers(
     Arrow's cast refuses a whole column for one wrong text. So what is no number is found first, in
     one pass: a column of damaged values must not take many times the time of a good one.
 
-    Args:
-        texts: Arrow array or chunked array of text, [n].
-        kind: float64, or int64, which knows no hexadecimal digits here.
-        around: characters that do not count around a number, as when Arrow reads a text file.
-
-    Returns:
-        Arrow array of `kind`, [n], null where a text is missing or wrong; and bool [n].
-
     >>> import pyarrow as pa
     >>> numbers, good = read_numbers(pa.array(["7", None, "x", "0x1f", " 8"]), pa.int64())
     >>> numbers.to_pylist(), good.tolist()
@@ -158,9 +150,6 @@ def numbers_of_column(
     """Return numbers as they are if they are of this kind, else as float64.
 
     Large integers may lose their last digits then.
-
-    Raises:
-        InputError: if they are no numbers.
     """
     import pyarrow as pa
 

@@ -42,17 +42,6 @@ def text_of_values(values: ArrowColumn, *, where: str) -> ArrowColumn:
     float or a decimal. Booleans become "true" and "false", dates "2001-01-31". A column with a
     dictionary (a pandas category) has the texts of its values.
 
-    Args:
-        values: Arrow array or chunked array, [n].
-        where: name of the column, and of the file if there is one, for messages.
-
-    Returns:
-        Text (Arrow's `string`), an array or chunked array as `values`, [n].
-
-    Raises:
-        InputError: if a float or decimal is not whole, not finite, or so large that digits may be
-            lost; or if the values are times or lists, or bytes that are not UTF-8.
-
     >>> import pyarrow as pa
     >>> text_of_values(pa.array([47.0, None, -0.0]), where="column 'user'").to_pylist()
     ['47', None, '0']
@@ -83,13 +72,6 @@ def printed_text(values: ArrowColumn, *, where: str) -> ArrowColumn:
     """Return the text of each value as Arrow prints it; a null, or empty text, becomes null.
 
     Equal values of two types may have two texts, such as "1e+15" and "1000000000000000".
-
-    Args:
-        values: Arrow array or chunked array, [n].
-        where: name of the column, and of the file if there is one, for messages.
-
-    Raises:
-        InputError: if the values are lists or the like, or bytes that are not UTF-8.
     """
     import pyarrow as pa
 
@@ -121,13 +103,6 @@ def in_chunks(texts: pa.LargeStringArray) -> pa.ChunkedArray:
 def text_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
     """Return the unique text of each value of a pandas column, as `text_of_values` does.
 
-    Args:
-        values: pandas Series or Index, [n]; NaN and NaT are missing.
-        name: name of the column, for messages.
-
-    Raises:
-        InputError: if a value has no unique text, or values have several types.
-
     >>> import pandas as pd
     >>> text_of_series(pd.Series([True, None]), "mobile").to_pylist()
     ['true', None]
@@ -136,15 +111,7 @@ def text_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
 
 
 def arrow_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
-    """Convert a pandas column to an Arrow array; NaN and NaT become null.
-
-    Args:
-        values: pandas Series or Index, [n].
-        name: name of the column, for messages.
-
-    Raises:
-        InputError: if values have several types, or one that Arrow does not know.
-    """
+    """Convert a pandas column to an Arrow array; NaN and NaT become null."""
     import pyarrow as pa
 
     try:
@@ -275,13 +242,6 @@ def whole_texts(column: ArrowColumn) -> tuple[ArrowColumn, str]:
 
     A column without such texts costs one search in its bytes.
 
-    Args:
-        column: Arrow array or chunked array of text, plain or with a dictionary, or of lists of
-            text, [n].
-
-    Returns:
-        The column, itself if nothing changed; and a text of the input, "" if nothing changed.
-
     >>> import pyarrow as pa
     >>> values, first = whole_texts(pa.array(["a", "47.0", None, "47"]).dictionary_encode())
     >>> values.to_pylist(), values.dictionary.to_pylist(), first
@@ -344,11 +304,7 @@ class Damage(Exception):
 
 
 def id_text(name: str, value: Json) -> str | None:
-    """Return the text of a JSON value as `text_of_values` does.
-
-    Raises:
-        Damage: if it has none.
-    """
+    """Return the text of a JSON value as `text_of_values` does."""
     if value is None:
         return None
     if isinstance(value, str):

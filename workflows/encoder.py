@@ -1,8 +1,9 @@
-"""Encode the rows of a log while it is read: texts become numbers, which are counted."""
+"""Encode the rows of a log while it is read: texts become numbers, which are counted, then ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.system.checksums import write_parquet
 from cowclip_merlin.types import Array, ArrowColumn
-from cowclip_merlin.workflows.encoding.value_counts import filled
-from cowclip_merlin.workflows.encoding.write_split import write_split
-from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics, filled
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
-from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, cardinalities
-from cowclip_merlin.workflows.prepared.unknown_values import LOOKED_AT
+from cowclip_merlin.workflows.prepared.changes import LOOKED_AT
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.hugectr import output_types
+from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.values.value_text import in_chunks
 
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows.raw.columns import Ids
 
 _FIRST_SLOTS = 1 << 10
-
-Staged = Mapping[str, Sequence[Path]]
-"""Split -> staged files, in order."""
 
 
 class TextTable(NamedTuple):
@@ -73,20 +72,12 @@ class TextNumbers:
         return self._count
 
     def add(self, values: ArrowColumn) -> npt.NDArray[np.int32]:
-        """Return the number of each text, int32 [m]; new texts get the next numbers.
-
-        Args:
-            values: Arrow array or chunked array of `string` without nulls, [m].
-        """
-        return self._numbers_of_chunks(values, add=True)
+        """Return the number of each text, int32 [m]; new texts get the next numbers."""
+        return self._numbers(values, add=True)
 
     def find(self, values: ArrowColumn) -> npt.NDArray[np.int32]:
-        """Return the number of each text, int32 [m]; -1 for a text that never came.
-
-        Args:
-            values: Arrow array of `string` without nulls, [m].
-        """
-        return self._numbers_of_chunks(values, add=False)
+        """Return the number of each text, int32 [m]; -1 for a text that never came."""
+        return self._numbers(values, add=False)
 
     def values(self) -> pa.ChunkedArray:
         """Return the texts in the order of their numbers, in chunks of `string`."""
@@ -99,28 +90,28 @@ class TextNumbers:
         found = pa.Array.from_buffers(pa.large_string(), len(starts) - 1, buffers)
         return in_chunks(found)
 
-    def _numbers_of_chunks(self, values: ArrowColumn, *, add: bool) -> npt.NDArray[np.int32]:
-        import pyarrow as pa
-
-        if not isinstance(values, pa.ChunkedArray):
-            return self._numbers(values, add=add)
-        found = [self._numbers(chunk, add=add) for chunk in values.chunks]
-        return np.concatenate([np.empty(0, np.int32), *found])
-
-    def _numbers(self, values: pa.StringArray, *, add: bool) -> npt.NDArray[np.int32]:
+    def _numbers(self, values: ArrowColumn, *, add: bool) -> npt.NDArray[np.int32]:
         # Here, so that numba is imported on a thread while others read.
         from cowclip_merlin.kernels.loops.texts import hash_texts, number_texts
 
-        tags, numbers = np.empty(len(values), np.uint64), np.empty(len(values), np.int32)
-        if not len(values):
-            return numbers
-        starts, text = _buffers(values)
-        hash_texts(starts, text, tags)
-        with self._lock:
-            if add:
-                self._reserve(len(values), int(starts[-1]) - int(starts[0]))
-            self._count = number_texts(*self._table, self._count, starts, text, tags, numbers, add)
-        return numbers
+        found = [np.empty(0, np.int32)]
+        for chunk in getattr(values, "chunks", [values]):
+            if not len(chunk):
+                continue
+            _, starts, text = chunk.buffers()  # which share its memory
+            starts = np.frombuffer(starts, np.int32)[chunk.offset :][: len(chunk) + 1]
+            text = np.frombuffer(text, np.uint8) if text else np.empty(0, np.uint8)
+            for each in (starts, text):
+                each.flags.writeable = False  # always, or the loops would be compiled twice
+            tags, numbers = np.empty(len(chunk), np.uint64), np.empty(len(chunk), np.int32)
+            hash_texts(starts, text, tags)
+            with self._lock:
+                if add:
+                    self._reserve(len(chunk), int(starts[-1]) - int(starts[0]))
+                table = (*self._table, self._count)
+                self._count = number_texts(*table, starts, text, tags, numbers, add)
+            found.append(numbers)
+        return np.concatenate(found)
 
     def _reserve(self, texts: int, size: int) -> None:
         """Make room for more texts of this size in bytes; at most 5 of 8 slots are used."""
@@ -148,16 +139,6 @@ def _grown(x: npt.NDArray, used: int, size: int) -> npt.NDArray:
     return larger
 
 
-def _buffers(values: pa.StringArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return the starts, int32 [m + 1], and the UTF-8 of an Arrow array, which share its memory."""
-    _, starts, text = values.buffers()
-    found = np.frombuffer(starts, np.int32)[values.offset :][: len(values) + 1]
-    data = np.frombuffer(text, np.uint8) if text else np.empty(0, np.uint8)
-    for each in (found, data):
-        each.flags.writeable = False  # always, or the loops would be compiled twice
-    return found, data
-
-
 _MISSING, _UNKNOWN = SPECIAL["null"], SPECIAL["oov"]
 
 
@@ -165,15 +146,13 @@ class Encoder:
     """Replaces the texts of blocks by codes, and counts those of the rows to fit on.
 
     A code is 1 for a missing value, and from 3 on it tells the place of a value in the order in
-    which values came. `write` replaces it by its id. Without rows to fit on, codes are
-    the ids of a known vocabulary, and 2 is a value that it lacks. Threads may encode blocks at the
-    same time.
+    which values came; `ids` has the id of each. Without rows to fit on, codes are the ids of a
+    known vocabulary, and 2 is a value that it lacks. Threads may encode blocks at the same time.
 
     Args:
         log_format: columns of the log.
         recipe: how to transform them.
-        known: folder of a known vocabulary; None learns one from the rows.
-        on_cluster: as of `write_split`.
+        known: table -> values of a known vocabulary; None learns one from the rows.
 
     Attributes:
         learns: whether it learns a vocabulary; if not, codes are ids.
@@ -184,18 +163,15 @@ class Encoder:
         self,
         log_format: LogFormat,
         recipe: Recipe,
-        known: Path | None = None,
-        *,
-        on_cluster: bool = False,
+        known: Mapping[str, pa.ChunkedArray] | None = None,
     ) -> None:
         self._format, self._log = log_format, recipe.log
         self._fitted = recipe.fitted_splits if known is None else ()
         self._texts = {name: TextNumbers() for name in log_format.tables}
         self._counts = {name: np.zeros(FIRST_VALUE, np.int64) for name in log_format.tables}
-        self.learns, self._on_cluster = known is None, on_cluster
-        if known is not None:
-            for name, texts in self._texts.items():
-                texts.add(read_values(known, name))
+        self.learns = known is None
+        for name, values in (known or {}).items():
+            self._texts[name].add(values)
         self._unknown: dict[str, tuple[int, list[str]]] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self._lock = Lock()
@@ -203,19 +179,13 @@ class Encoder:
     def encode(
         self, table: pa.Table, masks: Mapping[str, npt.NDArray[np.bool_]], block: int
     ) -> pa.Table:
-        """Return the columns with codes instead of texts, and without missing numbers.
-
-        Args:
-            table: rows with the columns of `staged_columns`, one chunk each.
-            masks: split -> its rows, bool [n].
-            block: number of the block.
-        """
+        """Return the columns with codes instead of texts, and without missing numbers."""
         import pyarrow as pa
 
         fitted = [masks[split] for split in self._fitted if split in masks]
         rows = np.logical_or.reduce(fitted) if fitted else np.zeros(len(table), bool)
         columns = {
-            each.name: each.encoded(_one_array(table[each.name]), self, rows, block)
+            each.name: each.encoded(table[each.name].chunk(0), self, rows, block)
             for each in self._format.roles
         }
         return pa.table(columns)
@@ -223,7 +193,12 @@ class Encoder:
     def numbers(self, name: str, values: pa.Array, rows: Array) -> Array:
         """Return the numbers of a column before they are scaled; note the range of `rows`."""
         numbers = filled(values, log=self._log)
-        self._add_range(name, numbers[rows])
+        fitted = numbers[rows]
+        if len(fitted):
+            low, high = float(fitted.min()), float(fitted.max())
+            with self._lock:
+                before = self.ranges.get(name, (low, high))
+                self.ranges[name] = min(low, before[0]), max(high, before[1])
         return numbers
 
     def codes(self, column: Ids, values: pa.DictionaryArray, rows: Array, block: int) -> Array:
@@ -235,19 +210,16 @@ class Encoder:
         find = self._texts[table].add if self.learns else self._texts[table].find
         codes = np.append(find(texts), np.int32(_MISSING - FIRST_VALUE)) + np.int32(FIRST_VALUE)
         if self.learns:
-            self._count(table, codes, np.bincount(index[rows], minlength=len(codes)))
+            counts = np.bincount(index[rows], minlength=len(codes))
+            with self._lock:
+                known = self._counts[table]
+                if (most := int(codes.max()) + 1) > len(known):
+                    self._counts[table] = np.zeros(max(most, len(known) * 3 // 2), np.int64)
+                    self._counts[table][: len(known)] = known
+                self._counts[table][codes] += counts
         elif (codes == _UNKNOWN).any():
             self._list_unknown(column.name, texts, codes, index, block)
         return codes[index]
-
-    def _count(self, table: str, codes: Array, counts: Array) -> None:
-        """Add to the counts of distinct codes."""
-        with self._lock:
-            known = self._counts[table]
-            if (most := int(codes.max()) + 1) > len(known):
-                self._counts[table] = np.zeros(max(most, len(known) * 3 // 2), np.int64)
-                self._counts[table][: len(known)] = known
-            self._counts[table][codes] += counts
 
     def _list_unknown(
         self, name: str, texts: pa.StringArray, codes: Array, index: Array, block: int
@@ -264,42 +236,9 @@ class Encoder:
             if listed and (name not in self._unknown or block < self._unknown[name][0]):
                 self._unknown[name] = block, listed
 
-    def _add_range(self, name: str, numbers: Array) -> None:
-        if not len(numbers):
-            return
-        low, high = float(numbers.min()), float(numbers.max())
-        with self._lock:
-            before = self.ranges.get(name, (low, high))
-            self.ranges[name] = min(low, before[0]), max(high, before[1])
-
     def frequent_unknown(self, name: str) -> list[str]:
         """Return the most frequent values of a column that are out of vocabulary, of one block."""
         return self._unknown.get(name, (0, []))[1]
-
-    def fit(self, work: Path, staged: Staged, threshold: int) -> Statistics:
-        """Write the vocabularies to `work/data/categories/`, and return the statistics.
-
-        Args:
-            work: folder with the folder `data` to prepare.
-            staged: the encoded rows, which are counted already.
-            threshold: values seen less often get no id.
-        """
-        categories = work / "data" / "categories"
-        categories.mkdir()
-        with Threads(cpu_threads()) as threads:
-            for name in self._format.tables:
-                threads.start(self._write_vocabulary, name, categories, threshold)
-            threads.finish()
-        return Statistics(
-            cardinalities=cardinalities(categories, self._format),
-            minimum={name: self.ranges[name][0] for name in self._format.continuous},
-            maximum={name: self.ranges[name][1] for name in self._format.continuous},
-        )
-
-    def _write_vocabulary(self, name: str, folder: Path, threshold: int) -> None:
-        from cowclip_merlin.workflows.vocabulary import write_vocabulary
-
-        write_vocabulary(self.counts(name), name, str(folder), threshold)
 
     def counts(self, table: str) -> pa.Table:
         """Return an Arrow table of value and count, with one null if a value was missing."""
@@ -312,52 +251,92 @@ class Encoder:
         values = pa.chunked_array([pa.nulls(1, pa.string()), *values.chunks])
         return pa.table({"value": values, "count": counted}).filter(pa.array(counted > 0))
 
-    def write(
-        self,
-        work: Path,
-        staged: Staged,
-        statistics: Statistics,
-        *,
-        hugectr: bool,
-    ) -> None:
-        """Write the rows with the ids of `work/data/categories/`.
-
-        Args:
-            work: as of `fit`; gets `ids/NAME.npy`, the id of each code of a vocabulary, int32.
-            staged: the encoded rows.
-            statistics: the ranges of the numbers.
-            hugectr: as of `write_split`.
-        """
-        data, ids = work / "data", work / "ids" if self.learns else None
-        if ids is not None:
-            ids.mkdir()
-            with Threads(cpu_threads()) as threads:
-                for name in self._format.tables:
-                    threads.start(self._save_ids, name, data / "categories", ids)
-                threads.finish()
-        how = {"ids": ids, "hugectr": hugectr, "on_cluster": self._on_cluster}
-        for name, files in staged.items():
-            if files:
-                write_split(files, data / name, self._format, statistics, **how)
-
-    def _save_ids(self, name: str, categories: Path, folder: Path) -> None:
-        texts = self._texts[name]
+    def ids(self, table: str, values: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+        """Return the id of each code, where ids from 3 on are those of these values in order."""
+        texts = self._texts[table]
         ids = np.full(FIRST_VALUE + len(texts), _UNKNOWN, np.int32)
         ids[list(SPECIAL.values())] = list(SPECIAL.values())
-        places = texts.find(read_values(categories, name))
+        places = texts.find(values)
         here = places >= 0  # `extend` keeps values that only the earlier log has
         ids[places[here] + FIRST_VALUE] = np.flatnonzero(here) + FIRST_VALUE
-        np.save(folder / f"{name}.npy", ids)
+        return ids
 
 
-def read_values(categories: Path, name: str) -> pa.ChunkedArray:
-    """Return the values of a vocabulary in the order of their ids."""
+class Part(NamedTuple):
+    """What was written to a file of a prepared folder.
+
+    Attributes:
+        rows: how many.
+        checksum: of the file.
+        values: categorical column -> values that are not missing.
+        unknown: categorical column -> those of them that are out of vocabulary.
+    """
+
+    rows: int
+    checksum: str
+    values: dict[str, int]
+    unknown: dict[str, int]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, ArrowColumn], log_format: LogFormat, checksum: str) -> Part:
+        """Count the ids of rows."""
+        import pyarrow.compute as pc
+
+        values, unknown = {}, {}
+        for name in log_format.categorical:
+            ids = columns[name]
+            ids = pc.list_flatten(ids) if name in log_format.multi else ids
+            values[name] = pc.sum(pc.not_equal(ids, _MISSING), min_count=0).as_py()
+            unknown[name] = pc.sum(pc.equal(ids, _UNKNOWN), min_count=0).as_py()
+        return cls(len(columns[log_format.label]), checksum, values, unknown)
+
+
+_ROW_GROUP_BYTES = 128_000_000  # as Merlin writes
+
+
+def write_parts(
+    files: Mapping[Path, Path],
+    log_format: LogFormat,
+    statistics: Statistics,
+    ids: Path | None,
+    *,
+    hugectr: bool,
+    on_cluster: bool,
+) -> dict[Path, Part]:
+    """Write staged files with ids and scaled numbers, on threads or Dask's configured scheduler."""
+    tasks = [(*pair, log_format, statistics, ids, hugectr) for pair in files.items()]
+    if on_cluster:
+        import dask
+
+        parts = dask.compute(*(dask.delayed(_write_part)(*task) for task in tasks))
+        return dict(zip(files, parts, strict=True))
+    with Threads(cpu_threads()) as threads:
+        parts = threads.in_order(lambda task: _write_part(*task), tasks)
+        return dict(zip(files, parts, strict=True))
+
+
+def _write_part(
+    out: Path,
+    file: Path,
+    log_format: LogFormat,
+    statistics: Statistics,
+    ids: Path | None,
+    hugectr: bool,
+) -> Part:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    file = categories / f"unique.{name}.parquet"
-    return pq.read_table(file, columns=[name])[name].cast(pa.string())
-
-
-def _one_array(column: ArrowColumn) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    staged = read_staged(file)
+    columns = {
+        each.name: each.written(staged[each.name], ids, statistics)
+        for each in sorted(log_format.roles, key=lambda each: each.place)
+    }
+    part = Part.of(columns, log_format, "")
+    if hugectr:
+        kinds = {name: pa.type_for_alias(kind) for name, kind in output_types(log_format).items()}
+        kinds |= dict.fromkeys(log_format.multi, pa.list_(pa.int64()))
+        columns = {n: x.cast(kinds[n]) if n in kinds else x for n, x in columns.items()}
+    rows = pa.table(columns)
+    about = pa.Table.from_pandas(rows.slice(0, 1).to_pandas(), preserve_index=False).schema.metadata
+    rows = rows.replace_schema_metadata(about)  # as Merlin writes, for pandas
+    size = math.ceil(_ROW_GROUP_BYTES * rows.num_rows / rows.nbytes)
+    return part._replace(checksum=write_parquet(rows, out, compression="none", row_group_size=size))

@@ -1,1 +1,0 @@
-"""Replace texts by numbers while a log is read, count them, and write the rows with ids."""

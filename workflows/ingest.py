@@ -1,0 +1,283 @@
+"""One pass over the input of `prepare`: rows are read, checked, split, encoded and staged.
+
+Rows are split by their position alone, so that the split can stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cowclip_merlin import choices
+from cowclip_merlin.addresses import FilePath, size_of
+from cowclip_merlin.checks import check_whole, one_of
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array, JsonObject
+from cowclip_merlin.workflows.parallel import Threads, cpu_threads
+from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
+from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
+from cowclip_merlin.workflows.raw.readers import read_rows, staged_columns
+from cowclip_merlin.workflows.raw.text_lines import count_lines
+from cowclip_merlin.workflows.raw.values.labels import LabelCounts
+from cowclip_merlin.workflows.raw.values.multi_values import beyond
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from cowclip_merlin.workflows.encoder import Encoder
+    from cowclip_merlin.workflows.prepared.changes import ValueCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How to split rows into train and test.
+
+    Attributes:
+        how: "random": by a seeded hash of the position; "time": the last rows are the test rows.
+        test_fraction: share of test rows, in [0, 1); 0: all rows are training rows.
+        seed: seed of the hash.
+
+    Raises:
+        InputError: if a value is unknown or out of range.
+    """
+
+    how: str = "random"
+    test_fraction: float = 0.1
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        """Reject values that would leave no training rows."""
+        one_of("split", self.how, choices.SPLIT_METHODS)
+        if not 0 <= self.test_fraction < 1:
+            raise InputError(f"`test_fraction` is {self.test_fraction}; give 0 or more, below 1")
+        check_whole({"`seed`": self.seed})
+        if self.seed < 0:
+            raise InputError(f"`seed` is {self.seed}; it must not be negative")
+
+
+def position_hash(position: Array, seed: int) -> Array:
+    """Hash each row position to 64 random bits: splitmix64 (Steele et al., OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        x = position + np.uint64(seed % 2**64) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def is_test(position: Array, split: Split, *, total: int | None = None) -> Array:
+    """Return which rows are test rows, bool [n].
+
+    >>> is_test(np.arange(5, dtype=np.uint64), Split(how="time", test_fraction=0.4), total=5)
+    array([False, False, False,  True,  True])
+    """
+    if split.how == "time":
+        return position >= np.uint64(round(total * (1 - split.test_fraction)))
+    return position_hash(position, split.seed) < np.uint64(int(split.test_fraction * 2**64))
+
+
+class Ingest:
+    """One pass over the input files: rows are read, checked, split, encoded and staged.
+
+    Args:
+        log_format: columns of the log.
+        split: how to split the rows; None puts every row into the test split.
+        block_bytes: bytes of text per staged file.
+        stage: folder for the staged files.
+        encoder: encodes the rows to stage, in Arrow files; None stages text, in parquet.
+        quarantine: the damaged lines.
+        values: split -> counts its rows.
+
+    Attributes:
+        inputs: name, bytes and SHA-256 of each input file.
+        files: split -> staged files, in order.
+        rows: split -> number of rows.
+        clicks: rows with label 1, the first one of several; 0 if it is a number.
+        targets: label -> counts, if there are several, or one is a number.
+        total: rows in the input, without header lines.
+        cut: multi-valued column -> values left out because their row had more than `max_values`.
+        whole_floats: number of a block -> `whole_floats` of `staged_columns`.
+    """
+
+    def __init__(
+        self,
+        log_format: LogFormat,
+        split: Split | None,
+        *,
+        block_bytes: int,
+        stage: Path,
+        encoder: Encoder | None,
+        quarantine: Quarantine,
+        values: Mapping[str, ValueCounts],
+    ) -> None:
+        self._format, self._split, self._values = log_format, split, values
+        self._block_bytes, self._stage, self._encoder = block_bytes, stage, encoder
+        self.quarantine = quarantine
+        self.inputs: list[JsonObject] = []
+        self.files: dict[str, list[Path]] = {name: [] for name in values}
+        self.rows = dict.fromkeys(values, 0)
+        self._weights: Counter[str] = Counter()  # split -> rows with a weight above 0
+        self.clicks = self.total = 0
+        counted = log_format.labels if log_format.float_labels else ()
+        self.targets = {name: LabelCounts() for name in counted}
+        self.cut: Counter[str] = Counter()
+        self.whole_floats: dict[int, dict[str, str]] = {}
+
+    def run(
+        self,
+        files: Sequence[FilePath],
+        given: Mapping[str, Sequence[FilePath]],
+        meanwhile: Callable[[], object],
+    ) -> None:
+        """Read all files."""
+        from tqdm import tqdm
+
+        by_time = self._split is not None and self._split.how == "time"
+        lines = sum(map(self._lines_of, files)) if by_time else None
+        for name in self._values:
+            (self._stage / name).mkdir(parents=True)
+        own = [(split, file) for split, some in given.items() for file in some]
+        every, digests = [*((None, file) for file in files), *own], []
+        with (
+            Threads(cpu_threads()) as threads,
+            Threads(1) as other,
+            tqdm(desc="read", unit="row", disable=None, leave=False) as bar,
+        ):
+            for split, file in every:
+                digests.append(hashlib.sha256())
+                if format_of(file) == PARQUET:  # which is not read in order
+                    threads.start(_hash_file, file, digests[-1])
+                how = {"coded": self._encoder is not None, "digest": digests[-1]}
+                for parsed in read_rows(file, self._format, self._block_bytes, threads, **how):
+                    if self.total == 0:
+                        other.start(meanwhile)
+                    self._add(parsed, file, split, lines, threads)
+                    bar.update(parsed.lines)
+            threads.finish()
+            other.finish()
+        self.inputs = [
+            {"name": file.name, "bytes": size_of(file), "sha256": digest.hexdigest()}
+            for (_, file), digest in zip(every, digests)
+        ]
+        self._check_end(files, given)
+
+    def _lines_of(self, file: FilePath) -> int:
+        kind = format_of(file)
+        if kind == PARQUET:
+            return open_parquet(file).metadata.num_rows
+        return count_lines(file) - (kind == TEXT and self._format.header)
+
+    def _add(
+        self,
+        parsed: ParsedRows,
+        file: FilePath,
+        split: str | None,
+        lines: int | None,
+        threads: Threads,
+    ) -> None:
+        """Count the rows of one block of a split, or split them; stage them on a thread."""
+        position = parsed.positions + np.uint64(self.total)
+        if split is None and self._split is not None:
+            test = is_test(position, self._split, total=lines)
+            masks = {"train": ~test, "test": test}
+        else:
+            masks = {split or "test": np.ones(len(position), bool)}
+        files = {}
+        for name, mask in masks.items():
+            count = int(np.count_nonzero(mask))
+            self.rows[name] += count
+            if count:
+                suffix = "parquet" if self._encoder is None else "arrow"
+                part = f"part-{len(self.files[name]):05d}.{suffix}"
+                files[name] = self._stage / name / part
+                self.files[name].append(files[name])
+            if self._format.weight:
+                weights = np.asarray(parsed.table[self._format.weight])[mask]
+                self._weights[name] += int((weights.astype(np.float32) > 0).sum())
+            for label, counts in self.targets.items():
+                given = parsed.table[label].cast("float64").fill_null(np.nan)
+                counts.add(name, np.asarray(given)[mask])
+        if files:
+            block = len(self.whole_floats)
+            self.whole_floats[block] = {}
+            threads.start(self._write, parsed.table, masks, files, block)
+        first = self._format.label
+        if not self.targets:
+            self.clicks += int(np.asarray(parsed.table[first]).sum())
+        elif first not in self._format.regression:
+            self.clicks = int(self.targets[first].total)
+        most = self._format.max_values
+        for name in self._format.multi if most else ():
+            self.cut[name] += beyond(parsed.table[name], most)
+        self.total += parsed.lines
+        self.quarantine.add(parsed.bad)
+        self.quarantine.check(file, self.total)
+
+    def _write(
+        self,
+        table: pa.Table,
+        masks: Mapping[str, npt.NDArray[np.bool_]],
+        files: Mapping[str, Path],
+        block: int,
+    ) -> None:
+        """Write the rows of each mask, bool [n], to the file of its split."""
+        import pyarrow as pa
+
+        coded = self._encoder is not None
+        table = staged_columns(table, self._format, self.whole_floats[block], coded=coded)
+        for split in files:
+            self._values[split].add(table, masks[split])
+        if self._encoder:
+            table = self._encoder.encode(table, masks, block)
+        for split, path in files.items():
+            write_staged(table.filter(pa.array(masks[split])), path)
+
+    def _check_end(
+        self, files: Sequence[FilePath], given: Mapping[str, Sequence[FilePath]]
+    ) -> None:
+        damaged = self.quarantine.count
+        self.quarantine.check(files[-1], self.total, at_end=True)
+        kept = sum(self.rows.values())
+        if kept + damaged != self.total:
+            raise RuntimeError(f"{self.total} rows in, but {kept} kept and {damaged} damaged")
+        if kept == 0:
+            raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+        for name, own in given.items():
+            if not self.rows[name]:
+                raise InputError(f"{own[0]}: no {name} rows; give a log with at least one row")
+        for name, count in self.rows.items():
+            if self._format.weight and count and not self._weights[name]:
+                raise InputError(
+                    f"{given.get(name, files)[0]}: all weights of the {name} rows are 0, in column "
+                    f"{self._format.weight!r}; give rows with weights above 0"
+                )
+        if self._split is None:
+            return
+        for target in self._format.targets if self.targets else ():
+            self.targets[target.name].check(target, files[0])
+        for what, count in (("1", self.clicks), ("0", kept - self.clicks)):
+            if count == 0 and not self.targets:
+                raise InputError(
+                    f"{files[0]}: no row has label {what}; a click log needs positive labels (1) "
+                    "and negative ones (0)"
+                )
+        for name, count in self.rows.items():
+            if count == 0 and (name == "train" or self._split.test_fraction):
+                raise InputError(
+                    f"{files[0]}: the {name} split is empty; change `test_fraction` or add rows"
+                )
+
+
+def _hash_file(file: FilePath, digest: hashlib._Hash) -> None:
+    with file.open("rb") as stream:
+        while part := stream.read(1 << 22):
+            digest.update(part)
