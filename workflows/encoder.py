@@ -270,12 +270,14 @@ class Part(NamedTuple):
         checksum: of the file.
         values: categorical column -> values that are not missing.
         unknown: categorical column -> those of them that are out of vocabulary.
+        longest: column with several values per row -> the most that a row has.
     """
 
     rows: int
     checksum: str
     values: dict[str, int]
     unknown: dict[str, int]
+    longest: dict[str, int]
 
     @classmethod
     def of(cls, columns: Mapping[str, ArrowColumn], log_format: LogFormat, checksum: str) -> Part:
@@ -288,7 +290,9 @@ class Part(NamedTuple):
             ids = pc.list_flatten(ids) if name in log_format.multi else ids
             values[name] = pc.sum(pc.not_equal(ids, _MISSING), min_count=0).as_py()
             unknown[name] = pc.sum(pc.equal(ids, _UNKNOWN), min_count=0).as_py()
-        return cls(len(columns[log_format.label]), checksum, values, unknown)
+        sizes = {name: pc.list_value_length(columns[name]) for name in log_format.multi}
+        longest = {name: pc.max(size).as_py() or 0 for name, size in sizes.items()}
+        return cls(len(columns[log_format.label]), checksum, values, unknown, longest)
 
 
 _ROW_GROUP_BYTES = 128_000_000  # as Merlin writes

@@ -234,7 +234,9 @@ def _make(
                 write_lists(data / name, {file.name: parts[file].rows for file in to}, log_format)
         drawing.finish()
     if settings.hugectr:
-        write_slot_sizes(data, log_format, statistics)
+        of_splits = [part.longest for file, part in parts.items() if file.parent.name in SPLITS]
+        longest = {name: max(each[name] for each in of_splits) for name in log_format.multi}
+        write_slot_sizes(data, log_format, statistics, longest)
     rows_of = dict.fromkeys(ingest.rows, 0)
     for file, part in parts.items():
         rows_of[file.parent.name] += part.rows

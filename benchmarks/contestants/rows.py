@@ -85,9 +85,8 @@ def write_hugectr_folder(log: Log, folder: Path) -> None:
     for split, rows in (("train", log.train), ("test", log.test)):
         (folder / split).mkdir(parents=True)
         _write_hugectr_split(rows, log_format, folder / split)
-    write_slot_sizes(
-        folder, log_format, Statistics(cardinalities=log.fields, minimum={}, maximum={})
-    )
+    statistics = Statistics(cardinalities=log.fields, minimum={}, maximum={})
+    write_slot_sizes(folder, log_format, statistics, longest={})
 
 
 def _write_hugectr_split(rows: ColumnArrays, log_format: LogFormat, folder: Path) -> None:

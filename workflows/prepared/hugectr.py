@@ -12,11 +12,13 @@ from cowclip_merlin.workflows.nvtabular_graph import Statistics
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 
-def write_slot_sizes(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
+def write_slot_sizes(
+    folder: Path, log_format: LogFormat, statistics: Statistics, longest: Mapping[str, int]
+) -> None:
     """Write `hugectr.json`: column names, and `slot_size_array` for HugeCTR's reader.
 
-    `nnz_per_slot` has the largest number of ids of a row in each column: HugeCTR's reader takes
-    memory for as many, and writes past its end if a row has more.
+    `nnz_per_slot` has the largest number of ids of a row in each column, at least 1: HugeCTR's
+    reader takes memory for as many, and writes past its end if a row has more.
 
     Each split has `_metadata.json` and `_file_list.txt`. The list and the two sources name files
     relative to `folder`, so run HugeCTR with `folder` as its working directory. The source of a
@@ -29,7 +31,7 @@ def write_slot_sizes(folder: Path, log_format: LogFormat, statistics: Statistics
             "dense_names": list(log_format.continuous),
             "slot_names": list(log_format.categorical),
             "slot_size_array": [statistics.cardinalities[c] for c in log_format.categorical],
-            "nnz_per_slot": [_longest(folder, log_format, c) for c in log_format.categorical],
+            "nnz_per_slot": [max(longest.get(c, 1), 1) for c in log_format.categorical],
             "train_source": _source(folder, "train"),
             "eval_source": _source(folder, "test"),
             "label_dim": 1,
@@ -42,19 +44,6 @@ def write_slot_sizes(folder: Path, log_format: LogFormat, statistics: Statistics
 def _source(folder: Path, split: str) -> str | None:
     name = f"{split}/_file_list.txt"
     return name if (folder / name).exists() else None
-
-
-def _longest(folder: Path, log_format: LogFormat, column: str) -> int:
-    """Return the largest number of ids of a row in both splits, at least 1."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    longest = 1
-    files = folder.glob("t*/*.parquet") if column in log_format.multi else ()
-    for file in files:
-        lengths = pc.list_value_length(pq.ParquetFile(file).read([column])[column])
-        longest = max(longest, pc.max(lengths).as_py() or 0)
-    return longest
 
 
 def output_types(log_format: LogFormat) -> dict[str, str]:
