@@ -86,7 +86,7 @@ class Role:
     name = ""
     columns: tuple[str, ...] = ()
     settings: dict = {}  # of `PrepareSettings`
-    words: tuple[str, ...] = ()  # in a dataset.json that has the role, and in no other
+    words: tuple[str, ...] = ()  # in the settings of a dataset.json that has the role
     features = ""  # lines of a features file
     damage: tuple = ()  # (kinds, column, value, the start of the reason)
     messages: tuple = ()  # (column, value, the start of the reason) of an event

@@ -45,7 +45,6 @@ class Recipe(Settings):
         "rows that ids, counts and ranges are learned from; all: also the test and validation "
         "rows, as in the authors' code",
         choices=tuple(choices.FIT_ON),
-        added=True,
     )
 
     @property

@@ -69,7 +69,6 @@ from cowclip_merlin.workflows.prepared.folder import (
     SPLITS,
     PreparedData,
     in_order,
-    layout,
     meaning,
     write_schema,
 )
@@ -259,16 +258,16 @@ def _make(
     targets = {name: each.as_dict() for name, each in ingest.targets.items()}
     description = {
         "format_version": FORMAT_VERSION,
-        "layout": layout(log_format),
+        "layout": asdict(log_format),
         "recipe": asdict(recipe),
         "settings": settled,
         "rows": ingest.rows,
         "clicks": ingest.clicks,
-        **({"targets": targets} if targets else {}),
+        "targets": targets,
         "damaged": quarantine.count,
         "fitted_rows": fitted + (base.fitted_rows if base else 0),
         "statistics": asdict(statistics),
-        **({} if baseline is None else {"baseline": asdict(baseline)}),
+        "baseline": asdict(baseline),
         "fingerprint": hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest(),
         "vocabulary": meaning(log_format, recipe, statistics, written.values),
         "input": ingest.inputs,

@@ -61,7 +61,7 @@ def add_layers(
 
 def _input(data: Mapping[str, Any], slots: int) -> Any:
     ids = hugectr.DataReaderSparseParam(
-        top_name="ids", nnz_per_slot=_most_keys(data), is_fixed_length=False, slot_num=slots
+        top_name="ids", nnz_per_slot=data["nnz_per_slot"], is_fixed_length=False, slot_num=slots
     )
     return hugectr.Input(
         label_dim=data["label_dim"],
@@ -72,16 +72,11 @@ def _input(data: Mapping[str, Any], slots: int) -> Any:
     )
 
 
-def _most_keys(data: Mapping[str, Any]) -> list[int]:
-    """Return how many keys a row has in each slot at most; folders of earlier versions have one."""
-    return data.get("nnz_per_slot", [1] * len(data["slot_names"]))
-
-
 def _embedding(data: Mapping[str, Any], width: int, optimizer: Any, combiner: str) -> Any:
     return hugectr.SparseEmbedding(
         embedding_type=hugectr.Embedding_t.LocalizedSlotSparseEmbeddingHash,
         embedding_vec_size=width,
-        combiner=combiner if max(_most_keys(data)) > 1 else "sum",
+        combiner=combiner if max(data["nnz_per_slot"]) > 1 else "sum",
         sparse_embedding_name="embedding",
         bottom_name="ids",
         slot_size_array=data["slot_size_array"],

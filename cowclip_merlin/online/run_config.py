@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -224,6 +224,7 @@ def _plain(value: Json) -> Json:
 
 
 def _settings(values: Mapping[str, Json]) -> OnlineSettings:
+    _check_whole(OnlineSettings, values)
     return OnlineSettings(**{**values, "run": RunSettings.from_dict(values["run"])})
 
 
@@ -233,12 +234,20 @@ def features_of_json(values: Mapping[str, Json]) -> LogFeatures:
 
 
 def _made(kind: Any, value: Json) -> Any:
-    """Build a value of a type from JSON: a dataclass, a tuple of them, or a plain value."""
+    """Build a value of a type from JSON: a whole dataclass, a tuple of them, or a plain value."""
     if isinstance(value, list):
         inner = (*get_args(kind), Any)[0]
         return tuple(_made(inner, each) for each in value)
     kind = next((each for each in get_args(kind) if is_dataclass(each)), kind)  # of "X | None"
     if value is None or not is_dataclass(kind):
         return value
+    _check_whole(kind, value)
     hints = get_type_hints(kind)
     return kind(**{name: _made(hints[name], each) for name, each in value.items()})
+
+
+def _check_whole(kind: Any, value: Mapping[str, Json]) -> None:
+    """Refuse a dataclass that lacks a value: its file is not of this version."""
+    for field in fields(kind):
+        if field.name not in value:
+            raise TypeError(f"{field.name} is missing")

@@ -49,7 +49,6 @@ class Option:
         unique: whether all values must differ.
         negatable: for a switch: whether there is also an option --no-...
         output: whether the value is a file to write.
-        added: whether files of earlier versions lack the field.
         name: name of the field.
         annotation: type of the field, as it is written.
     """
@@ -71,7 +70,6 @@ class Option:
     unique: bool = False
     negatable: bool = False
     output: bool = False
-    added: bool = False
     name: str = ""
     annotation: str = ""
 

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TypeVar
 
-from cowclip_merlin.settings.fields import options_of
 from cowclip_merlin.types import Json
 
 Made = TypeVar("Made")
 
 
-def dataclass_from_json(
-    dataclass: type[Made], values: Mapping[str, Json], *, added: Collection[str] | None = None
-) -> Made:
+def dataclass_from_json(dataclass: type[Made], values: Mapping[str, Json]) -> Made:
     """Build a dataclass; check each value against the annotation of its attribute.
 
     Args:
         dataclass: its attributes are plain values, tuples of them, or mappings from text to them.
         values: attribute -> value; a list becomes a tuple.
-        added: attributes that files of earlier versions do not have. Only these may be missing,
-            and have their default then. None: the options that are `added`.
 
     Raises:
         TypeError: if an attribute is unknown or missing, or a value has the wrong type.
         ValueError: if the dataclass refuses a value.
 
     >>> from cowclip_merlin.workflows.nvtabular_graph import Recipe
-    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True}).fit_on
-    'train'
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True, "fit_on": "all"}).log
+    True
     >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "fit_on": "all"})
     Traceback (most recent call last):
     ...
     TypeError: log is missing
-    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": "yes"})
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": "yes", "fit_on": "all"})
     Traceback (most recent call last):
     ...
     TypeError: log is 'yes', not of type bool
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r:.40} is not a mapping")
-    if added is None:
-        added = [name for name, each in options_of(dataclass).items() if each.added]
     annotations = {field.name: str(field.type) for field in fields(dataclass)}  # type: ignore[arg-type]
     for name in annotations:
-        if name not in values and name not in added:
+        if name not in values:
             raise TypeError(f"{name} is missing")
     for name, value in values.items():
         if name in annotations and not _fits(value, annotations[name]):

@@ -14,15 +14,12 @@ from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.machine import versions
-from cowclip_merlin.training.run_settings import ADAGRADS, BETAS, RunSettings
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
 
 FORMAT_VERSION = 1
 CONFIG = "config.json"
 """File that a run folder has."""
-_ADDED_VALUES = ("lambda_rel", "lambda_abs", *BETAS, "epsilon", "micro_batches")
-_ADDED_VALUES += ("optimizer", *ADAGRADS)
-"""Values that runs of earlier versions do not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +31,7 @@ class RunConfig:
         values: the hyper-parameters after scaling.
         fingerprint: fingerprint of the prepared data.
         vocabulary: vocabulary of the prepared data, as in `PreparedData`.
-        data: absolute path of the prepared folder; None in runs of earlier versions.
+        data: absolute path or address of the prepared folder.
         row_order: generator of the order of the rows, one of `row_order.ORDERS`.
         targets: label -> "binary" or "regression", if there are several.
         start: the run that this one went on from; None: it started from initial values.
@@ -45,8 +42,8 @@ class RunConfig:
     settings: RunSettings
     values: Hyperparameters
     fingerprint: str
-    vocabulary: str | None = None
-    data: str | None = None
+    vocabulary: str
+    data: str
     row_order: str = NUMPY
     targets: Mapping[str, str] = field(default_factory=dict)
     start: str | None = None
@@ -62,8 +59,9 @@ class RunConfig:
             "data_vocabulary": self.vocabulary,
             "data_path": self.data,
             "row_order": self.row_order,
-            **({"data_targets": dict(self.targets)} if self.targets else {}),
-            **({"start": self.start, "before": dict(self.before)} if self.start else {}),
+            "data_targets": dict(self.targets),
+            "start": self.start,
+            "before": dict(self.before),
             "versions": versions(),
         }
 
@@ -103,19 +101,17 @@ def local_run(run: str | FilePath) -> Path:
     return local_folder(run, CONFIG)
 
 
-_ADDED_DATA = ("data_vocabulary", "data_path", "data_targets", "start", "before")
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Data:
     """What `config.json` says of the prepared data, and of the run to go on from."""
 
     data_fingerprint: str
-    data_vocabulary: str | None = None
-    data_path: str | None = None
-    data_targets: Mapping[str, str] = field(default_factory=dict)
-    start: str | None = None
-    before: Mapping[str, float] = field(default_factory=dict)
+    data_vocabulary: str
+    data_path: str
+    row_order: str
+    data_targets: Mapping[str, str]
+    start: str | None
+    before: Mapping[str, float]
 
 
 def _parse(config: JsonObject) -> dict[str, Any]:
@@ -126,17 +122,14 @@ def _parse(config: JsonObject) -> dict[str, Any]:
         TypeError: if a value is missing or has the wrong type.
         ValueError: if a value is unknown or out of range.
     """
-    values = config["hyperparameters"]
     names = [each.name for each in fields(_Data) if each.name in config]
-    of_data = {name: config[name] for name in names}
-    data = dataclass_from_json(_Data, of_data, added=_ADDED_DATA)
-    row_order = config.get("row_order", NUMPY)  # of runs of earlier versions
-    if row_order not in ORDERS:
-        raise ValueError(f"row_order is {row_order!r}")
+    data = dataclass_from_json(_Data, {name: config[name] for name in names})
+    if data.row_order not in ORDERS:
+        raise ValueError(f"row_order is {data.row_order!r}")
     return {
-        "row_order": row_order,
+        "row_order": data.row_order,
         "settings": RunSettings.from_dict(config["settings"]),
-        "values": dataclass_from_json(Hyperparameters, values, added=_ADDED_VALUES),
+        "values": dataclass_from_json(Hyperparameters, config["hyperparameters"]),
         "fingerprint": data.data_fingerprint,
         "vocabulary": data.data_vocabulary,
         "data": data.data_path,

@@ -103,7 +103,7 @@ def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
 
 
 def _holds_other_kind(out: Path) -> bool:
-    """Whether `config.json` is not one that `RunConfig` writes, in any version."""
+    """Whether `config.json` is not one that `RunConfig` writes."""
     if not holds(out, RUN) or list_checkpoints(out / "checkpoints"):
         return False
     try:

@@ -95,14 +95,12 @@ class RunSettings(Settings):
         "code that updates rows: {choices}",
         metavar="NAME",
         choices=choices.BACKENDS,
-        added=True,
     )
     epochs: int = option(10, "passes over the training rows", at_least=1)
     reset_embeddings: bool = option(
         False,
         "start each epoch with new embeddings and keep the hidden layers, against overfitting of "
         "rare ids",
-        added=True,
     )
     seed: int = option(1234, "seed of initial weights and row order", at_least=0, below=2**32)
     overrides: Mapping[str, float] = option(
@@ -115,17 +113,15 @@ class RunSettings(Settings):
         "activation of the hidden layers: {choices}",
         metavar="NAME",
         choices=choices.ACTIVATIONS,
-        added=True,
     )
     dropout: float = option(
         0.0,
         "share of the hidden layers' outputs that a step of training sets to 0",
         at_least=0,
         below=1,
-        added=True,
     )
     batch_norm: bool = option(
-        False, "normalize by the batch before each activation of the hidden layers", added=True
+        False, "normalize by the batch before each activation of the hidden layers"
     )
     continuous: str = option(
         "deep",
@@ -144,7 +140,6 @@ class RunSettings(Settings):
         "how the embeddings of a column of prepare --multi are combined: "
         f"{', '.join(choices.COMBINERS)}; by column: tags=sum,genres=mean",
         metavar="HOW",
-        added=True,
     )
     multi_task: str = option(
         "shared_bottom",
@@ -152,12 +147,9 @@ class RunSettings(Settings):
         "label) or esmm (the second label follows the first)",
         metavar="HOW",
         choices=choices.MULTI_TASKS,
-        added=True,
     )
-    experts: int = option(4, "experts of --multi-task mmoe", at_least=1, added=True)
-    optimizer: str = option(
-        "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
-    )
+    experts: int = option(4, "experts of --multi-task mmoe", at_least=1)
+    optimizer: str = option("adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS)
     validation_fraction: float = option(
         0.0,
         "fraction of the train rows to hold out and score instead of the test rows; the same rows "
@@ -166,27 +158,23 @@ class RunSettings(Settings):
         metavar="F",
         at_least=0,
         below=1,
-        added=True,
     )
     validation_split: str = option(
         "random",
         "which rows to hold out: {choices}; last: of the log; given: those of prepare --validation",
         metavar="HOW",
         choices=choices.VALIDATION_SPLITS,
-        added=True,
     )
     precision: str = option(
         "float32",
         "precision of hidden and cross layers: {choices}",
         metavar="NAME",
         choices=choices.PRECISIONS,
-        added=True,
     )
     jit_compile: bool = option(
         False,
         "compile everything between lookups and optimizer with XLA; faster on a GPU",
         negatable=True,
-        added=True,
     )
     evaluate_every: int | None = option(
         None,
@@ -194,7 +182,6 @@ class RunSettings(Settings):
         shown="after each epoch only",
         metavar="ROWS",
         at_least=1,
-        added=True,
     )
     monitor: str = option(
         "auc",
@@ -202,7 +189,6 @@ class RunSettings(Settings):
         "{choices} (of the first label; of a number its RMSE)",
         metavar="NAME",
         choices=choices.MONITORS,
-        added=True,
     )
     early_stopping: int | None = option(
         None,
@@ -210,7 +196,6 @@ class RunSettings(Settings):
         "the weights of the best; a fall of a plateau starts the count again; 0: never",
         shown="never",
         at_least=0,
-        added=True,
     )
     lr_schedule: str = option(
         "constant",
@@ -218,41 +203,34 @@ class RunSettings(Settings):
         "linear and cosine: over the whole run",
         metavar="NAME",
         choices=choices.LR_SCHEDULES,
-        added=True,
     )
     lr_factor: float = option(
-        0.1, "plateau, step: by what a fall multiplies the rates", above=0, below=1, added=True
+        0.1, "plateau, step: by what a fall multiplies the rates", above=0, below=1
     )
-    lr_patience: int = option(
-        1, "plateau: scorings without a better one before a fall", at_least=1, added=True
-    )
-    lr_every: float = option(1.0, "step: epochs from fall to fall", above=0, added=True)
+    lr_patience: int = option(1, "plateau: scorings without a better one before a fall", at_least=1)
+    lr_every: float = option(1.0, "step: epochs from fall to fall", above=0)
     lr_floor: float | None = option(
         None,
         "the smallest rates, as a share of the first ones",
         shown="0.01 for plateau and step, 0 for linear and cosine",
         at_least=0,
         below=1,
-        added=True,
     )
     class_weight: str | None = option(
         None,
         "weights of the labels in the loss of training, times those of prepare --weight: balanced, "
         "or such as 0:1,1:10; scores stay click rates",
         metavar="WEIGHTS",
-        added=True,
     )
     pretrained_embeddings: str | None = option(
         None,
         "parquet files of ids and vectors that embeddings start with, as item=FILE",
         metavar="COL=FILE",
-        added=True,
     )
     freeze_embeddings: str | None = option(
         None,
         "columns whose embeddings stay as they start, as a,b; not with --tables sharded",
         metavar="COLS",
-        added=True,
     )
 
     def __post_init__(self) -> None:

@@ -154,7 +154,7 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 
 
 def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> None:
-    if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
+    if config.vocabulary != prepared.vocabulary:
         raise InputError(
             f"{prepared.path}: its ids or scaled numbers have other meanings than in the data "
             f"of {run}; prepare it with `like` and the folder that the run was trained on"

@@ -158,7 +158,6 @@ def read_figure(path: str | Path) -> FigureFile:
         raise InputError(
             f"{path}: is not the text of a figure; write it again with cowclip experiment"
         )
-    texts = {"fingerprint": ""} | texts  # earlier versions did not write it
     for name in _TEXTS:
         if not isinstance(texts.get(name), str):
             raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; write it again")

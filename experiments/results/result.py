@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,8 +43,7 @@ def read_rows(path: Path, row_type: type[Row], *, unique: str | None = None) -> 
     Args:
         path: of the CSV file.
         row_type: a dataclass whose attributes are `int`, `float`, `str` or `float | None`. It
-            raises a `ValueError` for values that a run cannot have. Older files may lack the last
-            columns, if they have a default.
+            raises a `ValueError` for values that a run cannot have.
         unique: a column that has another value in each row; None for none.
 
     Raises:
@@ -69,13 +68,12 @@ def _rows(
     path: Path, reader: csv.DictReader[str], row_type: type[Row], unique: str | None
 ) -> Iterator[Row]:
     types = column_types(row_type)
-    later = [field.name for field in fields(row_type) if field.default is not MISSING]
-    _check_columns(path, reader.fieldnames or (), tuple(types), fewest=len(types) - len(later))
+    _check_columns(path, reader.fieldnames or (), tuple(types))
     first: dict[_Cell, int] = {}
     for cells in reader:
         number = reader.line_num
         try:
-            row = row_type(**_parsed(dict.fromkeys(later, "") | cells, types))
+            row = row_type(**_parsed(cells, types))
         except ValueError as error:
             raise InputError(
                 f"{path}: line {number} is damaged ({error}); delete the line"
@@ -88,17 +86,14 @@ def _rows(
         yield row
 
 
-def _check_columns(
-    path: Path, found: Sequence[str], columns: Sequence[str], *, fewest: int
-) -> None:
-    """Refuse a file without these columns, in this order; those after the fewest may lack."""
-    required = columns[:fewest]
-    if len(found) >= fewest and list(found) == list(columns[: len(found)]):
+def _check_columns(path: Path, found: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a file without these columns, in this order."""
+    if list(found) == list(columns):
         return
     if not found:
         raise InputError(f"{path}: is empty; restore a copy, or delete it")
     wrong = "its columns have another order"
-    if missing := [name for name in required if name not in found]:
+    if missing := [name for name in columns if name not in found]:
         wrong = f"no column {missing[0]}"
     elif unknown := [name for name in found if name not in columns]:
         wrong = f"unknown column {unknown[0]!r:.40}"
@@ -231,12 +226,12 @@ class Result:
     tensorflow: str
     hardware: str
     load: float
-    versions: str = ""
-    auc_error: float | None = None
-    beta_1: float | None = None
-    beta_2: float | None = None
-    epsilon: float | None = None
-    targets: str = ""
+    versions: str
+    auc_error: float | None
+    beta_1: float | None
+    beta_2: float | None
+    epsilon: float | None
+    targets: str
 
     def __post_init__(self) -> None:
         """Reject values that a run cannot have.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 from cowclip_merlin import choices
@@ -22,6 +22,7 @@ from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 from cowclip_merlin.types import Json, JsonObject
 
 _SETTINGS = {each.name: str(each.type) for each in fields(RunSettings) if each.name != "overrides"}
+_DEFAULTS = {each.name: each.default for each in fields(RunSettings) if each.default is not MISSING}
 
 
 def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
@@ -69,7 +70,7 @@ def read_settings(path: FilePath) -> JsonObject:
     try:
         check_not_negative(rates)
         whole = _placeholders(given) | others | {"overrides": rates}
-        settings = dataclass_from_json(RunSettings, whole, added=tuple(_SETTINGS))
+        settings = dataclass_from_json(RunSettings, _DEFAULTS | whole)
     except TypeError as error:
         raise InputError(f"{path}: {error}; correct the file") from None
     except InputError as error:

@@ -72,7 +72,7 @@ class TestValues:
         assert {*rows} == {*before, *role.columns}
         assert_equal(rows, role.expected(frame()) | {n: before[n] for n in ("user", "age")})
         described, usual = (
-            {*made["layout"], *made["settings"]}
+            {*made["settings"]}
             for made in (json.loads((x.path / "dataset.json").read_text()) for x in (found, plain))
         )
         assert {*role.words} <= described and not {*role.words} & usual

@@ -17,6 +17,7 @@ from cowclip_merlin.experiments.planning.plan import DataVariant
 from cowclip_merlin.experiments.running.derived_data import derive_data, renumbered_ids
 from cowclip_merlin.loading import read_columns
 from cowclip_merlin.workflows import PreparedData, read_counts
+from cowclip_merlin.workflows.prepared.folder import checksums
 
 
 @given(
@@ -98,7 +99,7 @@ def a_strange_id(folder):
     index = table.column_names.index("C2")
     pq.write_table(table.set_column(index, "C2", pa.array(ids)), file)
     description = json.loads((folder / "dataset.json").read_text())
-    description["checksums"] = {}  # as in folders of earlier versions
+    description["checksums"] = checksums(folder)
     (folder / "dataset.json").write_text(json.dumps(description))
 
 

@@ -12,7 +12,6 @@ from cowclip_merlin.experiments.results.folder import (
 )
 from cowclip_merlin.experiments.results.result import (
     ReplayResult,
-    append_result,
     example_result,
     read_results,
     read_rows,
@@ -80,23 +79,12 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 
-BETAS = "beta_1,beta_2,epsilon,targets"
-
-
-@pytest.mark.parametrize(
-    "missing", ["targets", BETAS, f"auc_error,{BETAS}", f"versions,auc_error,{BETAS}"]
-)
-def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
+def test_a_table_without_a_column_is_refused(tmp_path):
     write_results(tmp_path, [GOOD])
     path = tmp_path / "results.csv"
-    lines = path.read_text().splitlines()
-    commas = missing.count(",") + 1
-    assert lines[0].endswith("," + missing) and lines[1].endswith("," * commas)
-    path.write_text(f"{lines[0].removesuffix(',' + missing)}\n{lines[1][:-commas]}\n")
-    assert read_results(tmp_path) == [GOOD]
-    new = example_result(versions="python 3.11.9, numpy 1.26.4", auc_error=0.0007, beta_1=0.7)
-    append_result(tmp_path, new)
-    assert read_results(tmp_path) == [GOOD, new]
+    path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
+    with pytest.raises(InputError, match=r"results\.csv: no column targets; restore a copy, or"):
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize(

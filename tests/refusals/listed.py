@@ -146,12 +146,12 @@ def _write(path, content):
 
 
 def _changed(value, changes):
-    """A JSON object with changes: None deletes a key, an object changes the one there."""
+    """A JSON object with changes: None deletes a key, an object with keys changes the one there."""
     value = dict(value)
     for name, change in changes.items():
         if change is None:
             value.pop(name, None)
-        elif isinstance(change, dict) and isinstance(value.get(name), dict):
+        elif change and isinstance(change, dict) and isinstance(value.get(name), dict):
             value[name] = _changed(value[name], change)
         else:
             value[name] = change

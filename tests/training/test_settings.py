@@ -8,7 +8,6 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.build import build_optimizer, choose_device
 from cowclip_merlin.training.run_config import RunConfig
@@ -182,38 +181,12 @@ def test_a_run_with_clippy_is_held_back(data, tmp_path):
     assert row["clipped_share"] > 0 and 0 < row["mean_clip_factor"] < 1
 
 
-NEW = ("optimizer", "validation_fraction", "early_stopping")
-NEW_VALUES = ("lambda_rel", "lambda_abs", "beta_1", "beta_2", "epsilon")
-NEW_VALUES += ("optimizer", "initial_accumulator")
-
-
 def test_settings_go_through_json():
     settings = RunSettings(
         **BIG, optimizer="adagrad", validation_fraction=0.25, early_stopping=2,
         overrides={"lambda_abs": 0.1, "initial_accumulator": 0.5},
     )  # fmt: skip
     assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
-
-
-@pytest.mark.thorough
-def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
-    settings = RunSettings(model="deepfm", batch_size=256, mlp=(8,), epochs=1)
-    out = tmp_path / "run"
-    train(data, settings, out=out)
-    config = json.loads((out / "config.json").read_text())
-    for name in NEW:
-        del config["settings"][name]
-    for name in NEW_VALUES:
-        del config["hyperparameters"][name]
-    (out / "config.json").write_text(json.dumps(config))
-    lines = (out / "metrics.csv").read_text().splitlines()
-    old = [line.rsplit(",", 3)[0] for line in lines]  # without the columns of validation
-    (out / "metrics.csv").write_text("\n".join(old) + "\n")
-    loaded = RunConfig.load(out)
-    assert loaded.settings == settings and isinstance(loaded.values, Hyperparameters)
-    assert (loaded.values.beta_1, loaded.values.beta_2, loaded.values.epsilon) == (0.9, 0.999, 1e-7)
-    rows = train(data, replace(settings, epochs=2), out=out, resume=True)
-    assert [str(row["epoch"]) for row in rows] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,10 @@ def test_files_of_different_separators_in_one_call(tmp_path, usual):
     assert ids(tmp_path / "DATA").equals(ids(usual))
 
 
-def test_folders_of_earlier_versions_load_and_keep_their_fingerprint(tmp_path, usual):
+def test_a_folder_without_a_value_is_damaged(tmp_path, usual):
     value = json.loads((usual / "dataset.json").read_text())
     assert not {"separator", "columns"} & set(value["settings"])
     del value["layout"]["separator_given"]
     (tmp_path / "dataset.json").write_text(json.dumps(value))
-    assert PreparedData.load(tmp_path).log_format == PreparedData.load(usual).log_format
+    with pytest.raises(InputError, match=r"\(separator_given is missing\); prepare again"):
+        PreparedData.load(tmp_path)

@@ -164,7 +164,7 @@ def warn_of_changes(counts: ValueCounts, data: PreparedData) -> None:
 
 def _changes(counts: ValueCounts, data: PreparedData) -> Iterator[str]:
     baseline = data.baseline
-    for name, missing in counts.missing.items() if baseline and baseline.rows else ():
+    for name, missing in counts.missing.items() if baseline.rows else ():
         share, before = missing / counts.rows, baseline.missing[name] / baseline.rows
         far_more = share > _TIMES * before + _LEAST_MISSING or 1 - share < (1 - before) / 2
         if missing >= FEW and far_more:

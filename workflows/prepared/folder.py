@@ -47,11 +47,6 @@ DATASET = "dataset.json"
 SPLITS = ("train", "test")
 """Splits of every folder; one may also have a split "validation"."""
 VALIDATION = "validation"
-_ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
-
-_IF_USED = ("weight", "more_labels", "regression", "text")  # written only if they say something
-_OF_LAYOUT = (*_IF_USED, "vectors", "vector_separator", "share_embedding")  # likewise
-_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +62,10 @@ class PreparedData:
         clicks: rows with label 1 in all splits, the first one of several; 0 if it is a number.
         fingerprint: hash of the input files and all settings.
         vocabulary: hash of the meaning of ids and scaled numbers. A folder prepared with `like`
-            has the hash of that folder. None in folders of earlier versions.
+            has the hash of that folder.
         description: the full content of `dataset.json`.
-        checksums: file -> checksum that `prepare` wrote; empty for folders of earlier versions.
-        baseline: what the rows are like; with `like`, those of the other folder. None in folders
-            of earlier versions.
+        checksums: file -> checksum that `prepare` wrote.
+        baseline: what the rows are like; with `like`, those of the other folder.
     """
 
     path: Path
@@ -81,10 +75,10 @@ class PreparedData:
     rows: dict[str, int]
     clicks: int
     fingerprint: str = field(repr=False)
-    vocabulary: str | None = field(repr=False)
+    vocabulary: str = field(repr=False)
     description: Mapping[str, Json] = field(repr=False)
-    checksums: Mapping[str, str] = field(default_factory=dict, repr=False)
-    baseline: Baseline | None = field(default=None, repr=False)
+    checksums: Mapping[str, str] = field(repr=False)
+    baseline: Baseline = field(repr=False)
 
     @classmethod
     def load(cls, path: str | Path | Address) -> PreparedData:
@@ -114,8 +108,7 @@ class PreparedData:
     @property
     def fitted_rows(self) -> int:
         """Number of rows that ids were counted in; with `like`, those of the other folder."""
-        here = sum(self.rows.get(split, 0) for split in self.recipe.fitted_splits)
-        return self.description.get("fitted_rows", here)
+        return self.description["fitted_rows"]
 
     @property
     def by_time(self) -> bool:
@@ -215,18 +208,17 @@ class _Totals:
     rows: dict[str, int]
     clicks: int
     fingerprint: str
-    fitted_rows: int = 0
-    vocabulary: str | None = None
-    checksums: dict[str, str] = field(default_factory=dict)
+    fitted_rows: int
+    vocabulary: str
+    checksums: dict[str, str]
 
 
 def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     """Return the attributes of `PreparedData` that `dataset.json` gives."""
     names = [each.name for each in fields(_Totals) if each.name in value]
-    of_totals = {name: value[name] for name in names}
-    totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
-    log_format = dataclass_from_json(LogFormat, value["layout"], added=_ADDED_COLUMNS)
-    statistics = dataclass_from_json(Statistics, value["statistics"], added=("mean", "spread"))
+    totals = dataclass_from_json(_Totals, {name: value[name] for name in names})
+    log_format = dataclass_from_json(LogFormat, value["layout"])
+    statistics = dataclass_from_json(Statistics, value["statistics"])
     splits = (*SPLITS, *({VALIDATION} & set(totals.rows)))
     columns = {"rows": splits, "cardinalities": log_format.categorical}
     columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)
@@ -243,13 +235,11 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
         "log_format": log_format,
         "recipe": dataclass_from_json(Recipe, value["recipe"]),
         "statistics": statistics,
-        "baseline": _baseline(value.get("baseline"), log_format),
+        "baseline": _baseline(value["baseline"], log_format),
     }
 
 
-def _baseline(value: Json, log_format: LogFormat) -> Baseline | None:
-    if value is None:
-        return None
+def _baseline(value: Json, log_format: LogFormat) -> Baseline:
     baseline = dataclass_from_json(Baseline, value)
     columns = {"missing": {*log_format.categorical, *log_format.continuous}}
     columns |= {key: {*log_format.categorical} for key in ("values", "unknown")}
@@ -289,11 +279,3 @@ def meaning(log_format: LogFormat, recipe: Recipe, statistics: Statistics, value
     columns += [dict(log_format.share_embedding)] if log_format.share_embedding else []
     columns += [statistics.scales] if statistics.scales else []
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
-
-
-def layout(log_format: LogFormat) -> JsonObject:
-    """Return the columns for `dataset.json`; rare ones only if there are some."""
-    every = asdict(log_format)
-    always = {n: x for n, x in every.items() if n not in _OF_LAYOUT}
-    used = {name: every[name] for name in _IF_USED if every[name]}
-    return always | used | log_format.vector_options() | log_format.share_options()

@@ -84,7 +84,7 @@ class NewValues:
             InputError: if one is, and it is not allowed.
         """
         baseline = self._data.baseline
-        for name, share in self.unknown.items() if baseline else ():
+        for name, share in self.unknown.items():
             texts, before = list(self._texts[name]), baseline.unknown_share(name)
             of_test = "and there are no test rows to compare with"
             if before is not None:

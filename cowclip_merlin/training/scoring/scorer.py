@@ -240,13 +240,8 @@ def _data_of(run: Path, config: RunConfig) -> FilePath:
     """Return the folder that a run was trained on.
 
     Raises:
-        InputError: if the run does not say so, or the folder is gone.
+        InputError: if the folder is gone.
     """
-    if config.data is None:
-        raise InputError(
-            f"{run}: does not say on which prepared folder it was trained; give that folder as "
-            "`data`"
-        )
     path = path_of(config.data)
     if isinstance(path, Path) and not path.is_dir():
         raise InputError(

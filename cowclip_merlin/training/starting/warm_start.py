@@ -63,8 +63,6 @@ class WarmStart:
 
         self._run, self._data = local_run(run), data
         self._config = RunConfig.load(self._run)
-        if self._config.data is None:
-            raise InputError(f"{run}: of a version that did not note its data; train without it")
         self._before = PreparedData.load(self._config.data)
         self._refuse_other_columns()
         self._refuse_other_model(settings)
