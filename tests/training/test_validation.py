@@ -94,14 +94,12 @@ def test_the_last_rows_are_held_out_if_asked_for(rows, fraction):
     assert len(held) == round(rows * fraction)
 
 
-def test_the_way_to_hold_out_rows_needs_a_fraction_and_is_random_in_older_runs():
+def test_the_way_to_hold_out_rows_needs_a_fraction():
     with pytest.raises(InputError, match=r"'last' has no effect.* validation_fraction"):
         RunSettings(**SMALL, validation_split="last")
     with pytest.raises(InputError, match="unknown validation_split 'first'"):
         RunSettings(**SMALL, validation_split="first", validation_fraction=0.1)
-    older = RunSettings(**SMALL, validation_fraction=0.1).as_dict()
-    del older["validation_split"]
-    assert RunSettings.from_dict(older).validation_split == "random"
+    assert RunSettings(**SMALL, validation_fraction=0.1).validation_split == "random"
 
 
 def test_the_rows_are_written_down():
