@@ -85,12 +85,6 @@ def test_a_share_without_rows_leaves_no_folder(data, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("values", [{"fraction": 0}, {"fraction": 1.5}, {"keep_top": 0}])
-def test_out_of_range(values):
-    with pytest.raises(InputError):
-        DataVariant(**values)
-
-
 def a_strange_id(folder):
     (file,) = (folder / "train").glob("*.parquet")
     table = pq.read_table(file)

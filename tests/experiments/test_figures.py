@@ -1,6 +1,5 @@
 """Figures: what is drawn, files that come out the same, tables as files."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.figures import Curve
@@ -179,36 +177,6 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path, number):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_table(tmp_path, table)
     assert not list(tmp_path.iterdir())
-
-
-def spoilt(change):
-    value = json.loads(json.dumps(TABLE, default=vars))
-    change(value)
-    return value
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.pop("title"), "title is missing"),
-        (lambda t: t.update(colour=1), "colour is not of"),
-        (lambda t: t.update(rows=None), "rows is None"),
-        (lambda t: t.update(decimals="2"), "decimals is '2'"),
-        (lambda t: t.update(decimals=True), "decimals is True"),
-        (lambda t: t.update(notes=[1]), "notes is 1"),
-        (lambda t: t["rows"][0][1].pop(), "row 1 has 1 cells .*2 columns"),
-        (lambda t: t["rows"].append(["only a heading"]), "row 2 is not a heading"),
-        (lambda t: t["rows"][0][1][0].update(mean="80"), "row 1, cell 1, mean is '80'"),
-        (lambda t: t["rows"][0][1][0].update(mean=math.nan), "mean is nan"),
-        (lambda t: t["rows"][0][1][1].update(verdict="good"), "verdict is 'good'"),
-    ],
-)
-def test_a_damaged_table_is_named_in_one_line(tmp_path, change, message):
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(spoilt(change)))
-    with pytest.raises(InputError, match=message) as error:
-        read_table(path)
-    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

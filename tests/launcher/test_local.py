@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from fake_workers import is_alive, wait_until
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher import LaunchSettings, Patience, call, launch
+from cowclip_merlin.launcher import LaunchSettings, Patience, launch
 from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
@@ -114,21 +115,6 @@ def test_a_worker_that_stopped_before_a_checkpoint_is_lost(fake, quick):
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"workers": 0}, "workers is 0; "),
-        ({"workers": 2, "restarts": -1}, "restarts is -1; "),
-        ({"workers": 1, "restarts": 1}, "`restarts` is 1, "),
-        ({"workers": None, "restarts": 2}, "`restarts` is 2, "),
-    ],
-)
-def test_wrong_numbers_are_one_line(fake, given, line):
-    with pytest.raises(InputError, match=line):
-        fake.run("", **given)
-    assert not fake.pids()
-
-
-@pytest.mark.parametrize(
     ("environment", "line"),
     [
         (
@@ -155,7 +141,7 @@ def test_a_tf_config_of_one_task_is_replaced(fake, monkeypatch):
 
 
 def use_gpus(monkeypatch, count, visible=None):
-    monkeypatch.setattr(call.compat, "gpu_count", lambda: count)
+    monkeypatch.setattr(compat, "gpu_count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

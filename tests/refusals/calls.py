@@ -11,6 +11,7 @@ from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.experiments.online.collisions import CollisionSettings
 from cowclip_merlin.experiments.planning.plan import DataVariant
+from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.producing.producer import EventTimes, Pace
@@ -249,6 +250,18 @@ CALLS = {
             for text in ("", "0", "0:x", "1:nan", "1:-1", "0:1,0:2", "Balanced", "1=2")
         ),
         ({"update": "auto"}, "auto"),
+        ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
+        ({"validation_fraction": nan}, "validation_fraction is nan"),
+        ({"validation_fraction": 0.1, "early_stopping": -1}, "early_stopping is -1;"),
+        ({"mlp": ()}, "`mlp` is empty; give the width of one hidden layer"),
+        (
+            {"multi_task": "shared_bottom", "experts": 2},
+            "`experts` has no effect with `multi_task`",
+        ),
+        *(
+            ({"combiner": text}, f"`combiner` is '{text}'; name every column once")
+            for text in ("tags=sum,tags=mean", "sum,mean", "=sum")
+        ),
     ],
     online: [
         ({"run": {"update": "exact"}}, "exact.* rows that are absent"),
@@ -271,6 +284,12 @@ CALLS = {
             {"run": {"freeze_embeddings": "item", "tables": "per_field"}},
             "freeze_embeddings.*is for a run on a prepared folder",
         ),
+    ],
+    LaunchSettings: [
+        ({"workers": 0}, "workers is 0; "),
+        ({"workers": 2, "restarts": -1}, "restarts is -1; "),
+        ({"workers": 1, "restarts": 1}, "`restarts` is 1, "),
+        ({"restarts": 2}, "`restarts` is 2, "),
     ],
     StreamSettings: [({"on_restart": "no"}, "unknown on_restart 'no'")],
     partial(JoinSettings, window=60): [

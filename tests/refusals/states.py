@@ -51,10 +51,9 @@ def value(folder, split, column, index, new):
     """Replace one value of a prepared column, or all; the checksums are forgotten."""
     (file,) = (folder / "data" / split).glob("*.parquet")
     table = pq.read_table(file)
-    values = table[column].to_numpy().copy()
-    values[slice(None) if index is None else index] = new
-    at = table.column_names.index(column)
-    pq.write_table(table.set_column(at, column, pa.array(values)), file)
+    values = [new if index in (None, i) else x for i, x in enumerate(table[column].to_pylist())]
+    at, kind = table.column_names.index(column), table.schema.field(column).type
+    pq.write_table(table.set_column(at, column, pa.array(values, kind)), file)
 
 
 def without_column(folder, column):
@@ -64,6 +63,11 @@ def without_column(folder, column):
 
 def without_row(folder, name):
     pq.write_table(pq.read_table(folder / name).slice(1), folder / name)
+
+
+def with_row(folder, name):
+    table = pq.read_table(folder / name)
+    pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), folder / name)
 
 
 def digits(folder, name, text):
@@ -89,6 +93,14 @@ def l2_of_400_digits(folder):
     config = json.loads(file.read_text())
     config["hyperparameters"]["l2"] = 10**400
     file.write_text(json.dumps(config))
+
+
+def edited(folder, name, before, after, start=""):
+    """Replace a text wherever it stands in a file, or in the part that begins with `start`."""
+    text = (folder / name).read_bytes().decode()
+    at = text.index(start)
+    text = text[:at] + text[at:].replace(before, after)
+    (folder / name).write_bytes(text.encode(errors="surrogateescape"))
 
 
 def pipe(folder, name):

@@ -8,7 +8,7 @@ from cowclip_merlin.cli import main
 @pytest.fixture(scope="module")
 def folder(copy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mine")
-    for name in ("data", "run"):
+    for name in ("data", "run", "table"):
         copy(name, folder)
     return folder
 
@@ -19,6 +19,7 @@ def folder(copy, tmp_path_factory):
         ("evaluate run data --predictions mine.csv", "mine.csv"),
         ("generate --rows 9 --out mine", "mine"),
         ("inspect run --out .", "clip.svg"),
+        ("score table/RUN table/new.csv --out scores.csv", "scores.csv"),
     ],
 )
 def test_a_file_is_replaced_if_asked(words, name, folder, monkeypatch):

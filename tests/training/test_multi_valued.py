@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData, open_columns
 from cowclip_merlin.loading.column_arrays import IdLayout
 from cowclip_merlin.training import RunSettings, train
@@ -127,9 +126,3 @@ def test_other_combiners_are_refused(folder, capsys, combiner, message):
     assert main([*words, "--batch-size", "64", "--combiner", combiner]) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "none").exists()
-
-
-def test_a_combiner_needs_a_multi_valued_column():
-    settings = RunSettings(model="deepfm", combiner="sum", batch_size=8)
-    with pytest.raises(InputError, match="`combiner` has no effect"):
-        settings.combiners(())

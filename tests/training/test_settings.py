@@ -189,23 +189,6 @@ def test_settings_go_through_json():
     assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
-        ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
-        ({"validation_fraction": 0.1, "early_stopping": -1}, "early_stopping is -1;"),
-        ({"mlp": ()}, "`mlp` is empty; give the width of one hidden layer"),
-        ({"combiner": "tags=sum,tags=mean"}, "`combiner` is 'tags=sum,tags=mean'; name every"),
-        ({"combiner": "sum,mean"}, "`combiner` is 'sum,mean'; name every column once"),
-        ({"combiner": "=sum"}, "`combiner` is '=sum'; name every column once"),
-    ],
-)
-def test_wrong_settings_are_named(given, message):
-    with pytest.raises(InputError, match=message):
-        RunSettings(**BIG, **given)
-
-
 def test_a_device_is_chosen_after_tensorflow_has_started(monkeypatch):
     """On a GPU, in a script that has computed before: its settings are fixed by then."""
     config = compat.tensorflow().config

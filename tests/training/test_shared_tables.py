@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, load_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
@@ -53,16 +52,6 @@ def run(folder, name, **settings):
 @pytest.fixture(scope="module")
 def auc(folder):
     return run(folder, "RUN")[-1]["test_auc"]
-
-
-def test_din_says_what_it_needs(folder, tmp_path, capsys):
-    words = ["prepare", "table", str(folder / "log.csv"), "--out", str(tmp_path / "DATA")]
-    words += ["--label", "y", "--categorical", "user,item", "--multi", "seen"]
-    assert main(words) == 0
-    words = ["train", str(tmp_path / "DATA"), "--out", str(tmp_path / "RUN"), "--model", "din"]
-    assert main([*words, "--batch-size", "64"]) == 2
-    assert "--multi history --share-embedding history=item" in capsys.readouterr().err
-    assert not (tmp_path / "RUN").exists()
 
 
 def test_derived_data_refuse_shared_columns(folder, tmp_path):
