@@ -13,7 +13,6 @@ from fake_workers import is_alive, wait_until
 
 from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers
-from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
 
@@ -130,24 +129,6 @@ def test_an_interrupt_ends_the_children(fake, scheduler, monkeypatch):
 
 def set_lease(seconds):
     dask_side._LEASE = seconds
-
-
-def test_children_end_when_the_launcher_asks_no_more(fake, scheduler):
-    """As after a kill -9 of the launcher, or when its machine is gone."""
-    with Client(scheduler, set_as_default=False) as client:
-        before = dask_side._LEASE
-        try:
-            where = sorted(client.scheduler_info()["workers"])
-            call = replace(fake.call, options=RunOptions(device="cpu"))
-            environments = dask_workers._environments(client, call, where)
-            command = fake.command("forever()")
-            client.run(dask_side.start_child, "alone", command, environments)
-            wait_until(lambda: len(fake.pids()) == 2, "both children")
-            client.run(set_lease, 1.0)
-            wait_until(lambda: not any(map(is_alive, fake.pids())), "their end")
-        finally:
-            client.run(set_lease, before)
-            client.run(dask_side.end_child, "alone")
 
 
 LAUNCHER = """

@@ -1,8 +1,6 @@
 """The worker's own module: how its errors become exit codes and lines."""
 
-import json
 import os
-import subprocess
 import sys
 from dataclasses import asdict
 
@@ -10,7 +8,6 @@ import pytest
 
 from cowclip_merlin.errors import Diverged, InputError, WorkerLost
 from cowclip_merlin.launcher import TrainCall, worker
-from cowclip_merlin.launcher.call import TERMINAL, VARIABLE, worker_environment
 from cowclip_merlin.training import RunSettings, Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
@@ -25,22 +22,6 @@ CALL = TrainCall(
 )
 
 
-def test_a_call_survives_json():
-    again = TrainCall.from_json(CALL.to_json())
-    assert again == CALL
-    assert RunSettings.from_dict(again.settings) == SETTINGS
-
-
-def test_the_environment_names_all_workers_and_this_one():
-    found = worker_environment(CALL, ["a:1", "b:2"], 1, "3")
-    assert json.loads(found["TF_CONFIG"]) == {
-        "cluster": {"worker": ["a:1", "b:2"]},
-        "task": {"type": "worker", "index": 1},
-    }
-    assert found["CUDA_VISIBLE_DEVICES"] == "3"
-    assert TrainCall.from_json(found[VARIABLE]) == CALL
-
-
 @pytest.fixture
 def end(monkeypatch):
     """Runs the worker with a training that ends in an error; returns the exit code."""
@@ -49,7 +30,7 @@ def end(monkeypatch):
         def train(*_, **__):
             raise error
 
-        monkeypatch.setenv(VARIABLE, CALL.to_json())
+        monkeypatch.setenv("COWCLIP_TRAIN_CALL", CALL.to_json())
         monkeypatch.setattr("cowclip_merlin.train.train", train)
         return worker.main()
 
@@ -86,34 +67,17 @@ def test_every_argument_arrives(monkeypatch):
     def train(data, settings, **others):
         got.update(data=data, settings=settings, **others)
 
-    monkeypatch.setenv(VARIABLE, CALL.to_json())
+    monkeypatch.setenv("COWCLIP_TRAIN_CALL", CALL.to_json())
     monkeypatch.setattr("cowclip_merlin.train.train", train)
     assert worker.main() == 0
     assert got.pop("settings") == SETTINGS
     assert got == {"data": CALL.data, "out": CALL.out} | asdict(CALL.options)
 
 
-@pytest.mark.system
-def test_the_module_runs_as_a_program(tmp_path):
-    """Wrong data end it before TensorFlow is loaded."""
-    call = TrainCall(data=str(tmp_path / "none"), settings=SETTINGS.as_dict(), out=str(tmp_path))
-    environment = {**os.environ, VARIABLE: call.to_json(), TERMINAL: "1"}
-    environment.pop("TF_CONFIG", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "cowclip_merlin.launcher.worker"],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"cowclip: error: {tmp_path}/none")
-
-
 def test_progress_bars_see_a_terminal(monkeypatch):
     seen = []
-    monkeypatch.setenv(VARIABLE, CALL.to_json())
-    monkeypatch.setenv(TERMINAL, "1")
+    monkeypatch.setenv("COWCLIP_TRAIN_CALL", CALL.to_json())
+    monkeypatch.setenv("COWCLIP_TERMINAL", "1")
     monkeypatch.setattr(worker, "run", lambda _: seen.append(sys.stderr.isatty()))
     with open(os.devnull, "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stderr", stream)

@@ -35,19 +35,14 @@ def refused(environment):
     return str(caught.value)
 
 
-def test_workers():
+def test_tf_config():
+    """A chief is the first; an index may be text, as some launchers write it."""
     for index in range(2):
         assert cluster_of(config("worker", index, worker=TWO)) == Cluster(index, ("a:1", "b:2"))
-
-
-def test_a_chief_is_the_first():
     jobs = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
     everyone = ("a:1", "b:2", "c:3")
     assert cluster_of(config("chief", 0, **jobs)) == Cluster(0, everyone)
     assert cluster_of(config("worker", 1, **jobs)) == Cluster(2, everyone)
-
-
-def test_an_index_may_be_text():  # as some launchers write it
     assert cluster_of(config("worker", "1", worker=TWO)) == Cluster(1, ("a:1", "b:2"))
 
 
@@ -96,13 +91,11 @@ def test_wrong_indices_and_addresses():
 
 
 def test_slurm():
+    """Names of machines keep their zeros."""
     environment = step(3, "n[2,10],m5", "2,1(x2)", 4, SLURM_JOB_ID="5")
     expected = ("n2:12080", "n2:12081", "n10:12080", "m5:12080")
     assert cluster_of(environment) == Cluster(3, expected)
     assert cluster_of(config("worker", 0, worker=TWO) | environment).addresses == ("a:1", "b:2")
-
-
-def test_slurm_keeps_leading_zeros():
     found = cluster_of(step(0, "gpu-[008-011]", "1(x4)", 4))
     hosts = [address.partition(":")[0] for address in found.addresses]
     assert hosts == ["gpu-008", "gpu-009", "gpu-010", "gpu-011"]

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.checkpoint import COUNT_KEY, ShardFiles, merged_rows
-from cowclip_merlin.workers.group import shard_rows
 
 TABLE = "weights/variables_in_order/3/"
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
@@ -23,7 +22,6 @@ def test_merged_rows_are_those_of_the_whole_table(rows, before, now):
     for rank in range(now):
         found = merged_rows((table[q::before] for q in range(before)), before, (rank, now))
         assert np.array_equal(found, table[rank::now])
-        assert len(found) == shard_rows(rows, rank, now)
 
 
 def write(path, values):
