@@ -149,6 +149,7 @@ class TestExported:
     def test_inputs_of_a_scorer(self, run, inputs, exported):
         assert "int64 [b, k], filled with 0: tags_seen (column 'tags seen'), liked" in exported.said
         assert "float32 [b, 3]: image" in exported.said
+        assert "gives click, bought_it, seconds, float32 [b]" in exported.said
         ids = {name: "int64" for name in ("user", "item", "note", *LISTS)}
         numbers = {name: "float32" for name in ("age", *VECTORS)}
         assert {name: x.dtype.name for name, x in inputs.items()} == ids | numbers
@@ -212,6 +213,10 @@ class TestExported:
         found = [np.concatenate([each[name] for each in answers]) for name in TARGETS]
         close(np.stack(found, axis=1), scores[:301])
         assert second[1] == "image has a number that is not finite; give a whole vector"
+        config = tmp_path / "REPO/ctr/config.pbtxt"
+        config.write_text(config.read_text().replace("[ -1, 3 ]", "[ -1, 4 ]"))
+        with pytest.raises(ValueError, match=r"inputs image; .*config\.pbtxt"):
+            served.serve(tmp_path / "REPO" / "ctr", "1", [])
 
 
 def features_from(data):

@@ -5,9 +5,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables import variables
-from cowclip_merlin.tables.growing_table import GrowingTable
-from cowclip_merlin.tables.layout import FieldRules
+from cowclip_merlin.tables import FieldRules, GrowingTable, variables
 from cowclip_merlin.tables.variables import tf
 
 

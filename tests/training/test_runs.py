@@ -39,6 +39,7 @@ def test_what_a_run_folder_holds(run):
     table = metrics_of(folder)
     assert [row["epoch"] for row in table] == ["1", "2"]
     assert float(table[1]["test_auc"]) == rows[1]["test_auc"]
+    assert not [name for name in rows[0] if name.startswith("validation")]
     assert {table[0][f"validation_{name}"] for name in ("auc", "log_loss", "seconds")} == {""}
     assert float(table[1]["train_loss"]) < float(table[0]["train_loss"])
     assert "test AUC" in (folder / "train.log").read_text()

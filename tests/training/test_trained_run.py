@@ -116,8 +116,6 @@ def test_the_auc_by_the_ids_of_a_column(run, data, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(run), str(data), "--by", field]) == 0
     assert f"AUC by {field} {by.grouped.auc:.6f}: " in capsys.readouterr().out
-    assert main(["evaluate", str(run), str(data), "--by", "who"]) == 2
-    assert "unknown by 'who'; choose one of" in capsys.readouterr().err
 
 
 def test_a_column_without_known_ids_has_no_auc():
@@ -259,8 +257,6 @@ def test_the_command(run, data, tmp_path, capsys):
     told = capsys.readouterr()
     assert "int64 [b]: C1, C2," in told.out and "float32 [b]: I1, I2," in told.out
     assert "Skipping" not in told.err and "No training configuration" not in told.err
-    assert main(command) == 2
-    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.runs

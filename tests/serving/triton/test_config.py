@@ -7,7 +7,6 @@ from model_config import parse
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.serving.triton.model import check_config
 from cowclip_merlin.serving.triton.repository import RepositorySettings, config_text
 
 SURROGATES = st.characters(exclude_categories=["Cs"])
@@ -46,44 +45,6 @@ def test_lists_have_values_and_offsets(columns, first, second):
     assert outputs == [("y", 11, [-1, 1]), ("t", 11, [-1, 1])]
 
 
-COLUMNS_OF_MODEL = {
-    "categorical": ["user"], "continuous": ["age"], "vectors": {"text": 4}, "outputs": ["y", "t"],
-}  # fmt: skip
-INPUTS = {"user": ("TYPE_STRING", 1), "age": ("TYPE_FP64", 1), "text": ("TYPE_FP32", 4)}
-OUTPUTS = {"y": ("TYPE_FP32", 1), "t": ("TYPE_FP32", 1)}
-
-
-def config_of(inputs, outputs):
-    """As Triton gives it, with whole numbers as text or not."""
-    given = {"input": (inputs, str), "output": (outputs, int)}
-    return {
-        key: [{"name": n, "data_type": t, "dims": [size(last)]} for n, (t, last) in found.items()]
-        for key, (found, size) in given.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("changed", "wrong"),
-    [
-        ({"age": ("TYPE_FP32", 1)}, "inputs age"),
-        ({"item": ("TYPE_STRING", 1)}, "inputs item"),
-        ({"user": None}, "inputs user"),
-        ({"age": ("TYPE_STRING", 1), "user": ("TYPE_FP64", 1)}, "inputs age, user"),
-        ({"text": ("TYPE_FP32", 3)}, "inputs text"),
-    ],
-)
-def test_the_config_of_another_model_is_refused(changed, wrong):
-    check_config(config_of(INPUTS, OUTPUTS), COLUMNS_OF_MODEL)
-    inputs = {name: kind for name, kind in (INPUTS | changed).items() if kind}
-    with pytest.raises(ValueError, match=f"{wrong}; .*config.pbtxt"):
-        check_config(config_of(inputs, OUTPUTS), COLUMNS_OF_MODEL)
-
-
-def test_the_config_of_other_labels_is_refused():
-    with pytest.raises(ValueError, match="outputs buy, t; "):
-        check_config(config_of(INPUTS, {"y": OUTPUTS["y"], "buy": OUTPUTS["t"]}), COLUMNS_OF_MODEL)
-
-
 @pytest.fixture
 def export(trained_table, tmp_path, capsys):
     """Runs the command; returns its exit code and what it wrote to both streams."""
@@ -94,14 +55,6 @@ def export(trained_table, tmp_path, capsys):
         return code, capsys.readouterr()
 
     return run
-
-
-def test_an_existing_folder_stays_as_it_is(export, tmp_path):
-    (tmp_path / "REPO").mkdir()
-    (tmp_path / "REPO/mine").write_text("mine")
-    code, told = export("--triton")
-    assert code == 2 and "REPO: already exists" in told.err
-    assert [file.name for file in tmp_path.rglob("*")] == ["REPO", "mine"]
 
 
 @pytest.mark.thorough

@@ -90,12 +90,21 @@ def test_a_wrong_request_gets_an_error_and_others_their_answer(exported, serve, 
     np.testing.assert_allclose(right, wanted, rtol=0, atol=1e-6)
 
 
-def test_the_config_of_another_model_is_not_used(exported, serve):
+@pytest.mark.parametrize(
+    ("before", "after", "wrong"),
+    [
+        ('"price"', '"cost"', "inputs cost, price"),
+        ("TYPE_FP64", "TYPE_FP32", "inputs price"),
+        ("TYPE_INT32", "TYPE_STRING", "inputs genres__offsets, tags seen__offsets"),
+        ('"probability"', '"buy"', "outputs buy, probability"),
+    ],
+)
+def test_the_config_of_another_model_is_not_used(exported, serve, before, after, wrong):
     config = exported.folder / "config.pbtxt"
     text = config.read_text()
     try:
-        config.write_text(text.replace('"price"', '"cost"'))
-        with pytest.raises(ValueError, match="differ in the inputs cost, price"):
+        config.write_text(text.replace(before, after))
+        with pytest.raises(ValueError, match=f"{wrong}; .*config.pbtxt"):
             serve([])
     finally:
         config.write_text(text)
