@@ -16,7 +16,7 @@ from made_results import make_results, rules_table
 from small_experiment import MINE, RULES, SWEEP, SYNC, experiment, run_on_log
 
 from cowclip_merlin import compat
-from cowclip_merlin.experiments.report import write_report
+from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.running import runner
 
 
@@ -34,7 +34,10 @@ def results(make_once):
 
 @pytest.fixture(scope="session")
 def file(results, make_once):
-    return make_once("page", lambda folder: write_report(results, folder / "a.html")) / "a.html"
+    def make(folder):
+        assert main(["report", *map(str, results), "--out", str(folder / "a.html")]) == 0
+
+    return make_once("page", make) / "a.html"
 
 
 @pytest.fixture

@@ -88,14 +88,11 @@ def test_the_table_of_intervals_has_paired_gains(replayed, frame):
     assert f"| 1 h | {aucs['1h'].mean():.3f} ±{aucs['1h'].std():.3f} [79.780] |" in markdown
 
 
-def test_the_table_of_rules_has_the_ids_kept(replayed, frame):
+def test_the_tables_have_the_ids_kept_and_their_command(replayed, frame):
     rows = dict(read_table(replayed / "results/tables/rules.json").rows)
     kept = frame[frame.sync == "1h"].groupby("admit").ids_kept.mean()
     assert rows["as is"][0].mean == kept["1"]
     assert rows["T is 3 and ttl 6 h"][0].mean == kept["3"]
-
-
-def test_the_command_of_a_table_repeats_it(replayed):
     table = read_table(replayed / "results/tables/sync.json")
     assert table.command.startswith(
         "cowclip experiment sync.yaml --log LOG --features FEATURES --out RESULTS --seeds 2"

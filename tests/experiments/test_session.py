@@ -33,6 +33,7 @@ from cowclip_merlin.training import run_logs
 
 
 def test_runs_once_records_and_prints(made, data, mine, copied, capsys):
+    """Without the tables of earlier runs: else a large log fills the memory."""
     printed = (made / "printed.txt").read_text()
     assert "A small table" in printed and "[80.76]" in printed
     assert "CowClip at 64 times the base batch: too large for this number of rows" in printed
@@ -61,10 +62,6 @@ def test_runs_once_records_and_prints(made, data, mine, copied, capsys):
     assert experiment(mine, data, copied) == 0  # outputs of the same data are replaced
     assert (copied / "results.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
-
-
-def test_a_run_starts_without_the_tables_of_earlier_runs(made):
-    """Else an experiment on a large log ends when the memory is full."""
     tables = json.loads((made / "tables.json").read_text())
     assert len(tables) == 6 and tables[-1] <= tables[0]
 
@@ -231,7 +228,7 @@ def test_verdicts_need_two_seeds_and_a_difference():
     assert verdict(*faster, higher_is_better=False) == "better"
 
 
-def test_the_printed_table_shows_signs(mine, data, copied):
+def test_the_printed_table_shows_signs_and_names_them(mine, data, copied):
     write_results(copied, [result for result in read_results(copied) if result.rule == "none"])
     assert experiment(mine, data, copied, "--lines", "no scaling") == 0
     text = table_text(read_table(copied / "tables/mine.json"))
@@ -244,9 +241,6 @@ def test_the_printed_table_shows_signs(mine, data, copied):
     )  # fmt: skip
     (line,) = [each for each in table_text(made).splitlines() if each.startswith("line")]
     assert [cell[-1] for cell in line.split()[1:]] == ["+", "-", "=", "0"]
-
-
-def test_the_printed_legend_names_what_is_there():
     plain = Table(
         name="t", title="T", claim="", unit="rates", corner="", columns=("1K",),
         rows=(("a", (Cell(text="1e-4"),)),), reference="a at batch 1",
