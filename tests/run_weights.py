@@ -12,21 +12,23 @@ from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.trainer import Trainer
 
 
-def values_of(run, folder="checkpoints"):
+def values_of(run, folder="checkpoints", *, history=False):
     """All that the last checkpoint in a folder of a run has, by name; or that of this name.
 
-    But the history of steps: what it had before a flush depends on when the run stopped.
+    But the history of steps, unless asked for: what it had before a flush depends on when the run
+    stopped.
     """
     files = sorted((run / folder).glob("ckpt-*.index"), key=lambda x: int(x.stem.split("-")[1]))
     path = files[-1].with_suffix("") if files else run / folder
     reader = compat.tensorflow().train.load_checkpoint(str(path))
     names = [n for n in reader.get_variable_to_shape_map() if not n.startswith(("_", "save_"))]
-    return {n: np.asarray(reader.get_tensor(n)) for n in names if "history" not in n}
+    names = [n for n in names if history or "history" not in n]
+    return {n: np.asarray(reader.get_tensor(n)) for n in names}
 
 
-def assert_same_bits(a, b, folder="checkpoints", *, of_b=None):
+def assert_same_bits(a, b, folder="checkpoints", *, of_b=None, history=False):
     """The weights and the optimizer's state of two runs, in the same folder of both or in two."""
-    ours, theirs = values_of(a, folder), values_of(b, of_b or folder)
+    ours, theirs = (values_of(*x, history=history) for x in ((a, folder), (b, of_b or folder)))
     assert ours.keys() == theirs.keys() and len(ours) > 10
     for name in ours:
         assert ours[name].tobytes() == theirs[name].tobytes(), name

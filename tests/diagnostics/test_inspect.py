@@ -68,7 +68,8 @@ def lines(axes):
     return [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
 
 
-def test_curves_are_the_numbers(run):
+def test_figures_are_drawn_of_the_numbers(run):
+    """Also of one probe."""
     table = read_diagnostics(run[0])
     every = table[table.scope == "all"]
     share, factor = (lines(axes)[0] for axes in FIGURES["clip"](table).axes)
@@ -80,6 +81,8 @@ def test_curves_are_the_numbers(run):
         np.testing.assert_array_equal(lines(axes)[-1], (at.group.astype(int), at[column]))
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in g.get_lines()]
     assert len(looks) == 3 and all(len(set(each)) == 3 for each in zip(*looks))
+    for draw in FIGURES.values():
+        assert draw(table[table.step == 0]).axes
 
 
 @pytest.mark.thorough
@@ -115,12 +118,6 @@ def test_few_looks_are_said_with_the_remedy(data, run, tmp_path, capsys):
     assert "1 probe in total; for more, train with a smaller" in capsys.readouterr().out
     assert main(["inspect", str(run[0])]) == 0
     assert "in all" not in capsys.readouterr().out
-
-
-def test_one_probe_is_enough_for_every_figure(run):
-    table = read_diagnostics(run[0])
-    for draw in FIGURES.values():
-        assert draw(table[table.step == 0]).axes
 
 
 @pytest.mark.parametrize("clip_all", [0.0, 1.0])

@@ -37,7 +37,7 @@ def test_it_is_what_a_run_sees_at_that_step(probed, data, tmp_path):
     assert norms.w_norm.mean() == pytest.approx(at.w_norm, rel=1e-5)
 
 
-def test_the_parquet_file_has_every_row(probed, data):
+def test_the_file_and_the_figure_have_every_row(probed, data):
     norms, table = probed
     assert [*table.columns] == ["field", "id", "count", "cnt", "w_norm", "g_norm"]
     assert len(table) == len(norms) and table.cnt.sum() == 26 * 256
@@ -46,6 +46,14 @@ def test_the_parquet_file_has_every_row(probed, data):
     mine = table[table.field == "C3"]
     assert mine["count"].tolist() == counts.loc[mine.id].tolist()
     assert (table.cnt <= table["count"]).all()
+    norms, _ = probed
+    figure = figure_4(norms.cnt, norms.g_norm)
+    sizes = [((norms.cnt >= a) & (norms.cnt <= b)).sum() for a, b in ((1, 1), (2, 9), (10, 1e9))]
+    for axes in figure.axes:
+        for line, size in zip(axes.get_lines(), sizes):
+            assert line.get_ydata().sum() == pytest.approx(100)
+            assert f"{size:,} rows" in line.get_label()
+    assert sum(sizes) == len(norms)
 
 
 def test_what_could_only_fail_later_is_refused(data, tmp_path, monkeypatch):
@@ -60,17 +68,6 @@ def test_a_step_beyond_the_run_is_refused(data, tmp_path):
     with pytest.raises(InputError, match=r"step 22: .* 0 to 21"):
         probe_run(data, SETTINGS, step=22, out=tmp_path / "rows.parquet")
     assert not any(tmp_path.iterdir())
-
-
-def test_the_figure_has_all_rows_in_both_panels(probed):
-    norms, _ = probed
-    figure = figure_4(norms.cnt, norms.g_norm)
-    sizes = [((norms.cnt >= a) & (norms.cnt <= b)).sum() for a, b in ((1, 1), (2, 9), (10, 1e9))]
-    for axes in figure.axes:
-        for line, size in zip(axes.get_lines(), sizes):
-            assert line.get_ydata().sum() == pytest.approx(100)
-            assert f"{size:,} rows" in line.get_label()
-    assert sum(sizes) == len(norms)
 
 
 def test_division_by_the_count_moves_the_frequent_ids():

@@ -9,15 +9,25 @@ from cowclip_merlin.training.train_step import make_train_step
 
 
 class Recorder:
-    """In place of an optimizer: it keeps the gradients of a step."""
+    """In place of an optimizer: it keeps the gradients of a step, and which of them are slices."""
 
     def __init__(self, model):
         tf = compat.tensorflow()
-        self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
+        self.kept = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
+        self.slices, self.absent = [], []
 
     def apply_gradients(self, pairs, experimental_aggregate_gradients=True):
-        for target, (gradient, _) in zip(self.found, pairs):
-            target.assign(compat.tensorflow().convert_to_tensor(gradient))
+        tf = compat.tensorflow()
+        self.slices = [isinstance(g, tf.IndexedSlices) for g, _ in pairs]
+        self.absent = [g is None for g, _ in pairs]
+        for target, (gradient, _) in zip(self.kept, pairs, strict=True):
+            if gradient is not None:
+                target.assign(tf.convert_to_tensor(gradient))
+
+    @property
+    def found(self):
+        """As arrays; None for a weight without a gradient."""
+        return [None if absent else x.numpy() for x, absent in zip(self.kept, self.absent)]
 
 
 def gradients(model, columns, rows, kind=DeviceData):
@@ -27,7 +37,7 @@ def gradients(model, columns, rows, kind=DeviceData):
     data = kind(columns.take(np.asarray(rows)))
     batch = next(iter(data.batches_in_file_order(len(rows))))
     make_train_step(model, recorder, data, loss_sum)(batch)
-    return [x.numpy() for x in recorder.found], float(loss_sum.numpy())
+    return recorder.found, float(loss_sum.numpy())
 
 
 def check_that_two_workers_equal_one(model, columns, monkeypatch):

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from one_step import Recorder
 from table_schemas import schema_of_tables
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble
 from cowclip_merlin.models.hidden.layers import computing_in
 from cowclip_merlin.models.multi_task import losses_of
@@ -28,27 +30,7 @@ CASES = {
     "dcn, per_field frozen": ("dcn", {"tables": "per_field", "freeze_embeddings": ("user",)}),
     "dcnv2": ("dcnv2", {"continuous": "all", "low_rank": 2, "experts": 2}),
 }
-
-
-class Recorder:
-    """In place of an optimizer: it keeps the gradients of a step, and which of them are slices."""
-
-    def __init__(self, model):
-        tf = compat.tensorflow()
-        self.kept = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
-        self.slices, self.absent = [], []
-
-    def apply_gradients(self, pairs, experimental_aggregate_gradients=True):
-        tf = compat.tensorflow()
-        self.slices = [isinstance(g, tf.IndexedSlices) for g, _ in pairs]
-        self.absent = [g is None for g, _ in pairs]
-        for target, (gradient, _) in zip(self.kept, pairs, strict=True):
-            if gradient is not None:
-                target.assign(tf.convert_to_tensor(gradient))
-
-    @property
-    def found(self):
-        return [None if absent else x.numpy() for x, absent in zip(self.kept, self.absent)]
+USUAL = ("din", "wide_and_deep", "deepfm, partly frozen", "deepfm, growing", "dcnv2")
 
 
 def built(name, lists=("seen",), **settings):
@@ -137,7 +119,7 @@ def tf():
     return compat.tensorflow()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [each if each in USUAL else thorough(each) for each in CASES])
 def test_gradients_are_those_of_one_tape(tf, case):
     name, settings = CASES[case]
     form, packed = batch_of(settings.get("lists", ("seen",)))
@@ -167,7 +149,7 @@ def several(schema):
     return Schema([*schema, more])
 
 
-@pytest.mark.parametrize("name", ["din", "deepfm"])
+@pytest.mark.parametrize("name", ["deepfm", thorough("din")])
 def test_xla_compiles_one_call(tf, name):
     """It holds layers, loss and backward pass; as in `of_a_step`, which counts the calls."""
     model = built(name)

@@ -22,7 +22,7 @@ from cowclip_merlin.demo.measuring.scoring import (
 )
 from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
 from cowclip_merlin.demo.measuring.sync_watch import Repeat, Sync, SyncWatch
-from cowclip_merlin.online import FileLog
+from cowclip_merlin.online import FileLog, load_features
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 from cowclip_merlin.system.processes import free_ports
@@ -33,6 +33,15 @@ LONG = 30
 def synced(seq, position, **info):
     info = {"trained": position, "position": [position, 0, 0], "time": time.time()} | info
     return SyncMessage(kind=SYNCED, generation=1, seq=seq, info=info).encode()
+
+
+@pytest.fixture
+def features(tmp_path):
+    path = tmp_path / "features.yaml"
+    path.write_text(
+        "label: click\ntime: time\nkey: request\ncategorical: [user, item]\ncontinuous: [price]\n"
+    )
+    return load_features(path)
 
 
 class FakeClient:

@@ -7,34 +7,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-BATCH = 256
-
 
 @pytest.fixture(scope="session")
-def small_settings():
-    from cowclip_merlin.online import OnlineSettings
-    from cowclip_merlin.training import RunSettings
-
-    small = {"batch_size": BATCH, "mlp": (8,), "embedding_dim": 4, "seed": 7, "update": "lazy"}
-    rates = {"embedding_lr": 0.01, "dense_lr": 0.01, "init_std": 0.1}
-    return OnlineSettings(run=RunSettings(model="deepfm", overrides=rates, **small), capacity=4000)
-
-
-@pytest.fixture
-def new_run(small_settings, features, events):
-    """Makes a trainer with a run in a folder, synced once."""
-    from published import PublishedTrainer
-
-    from cowclip_merlin.online import FileLog
-
-    def make(folder):
-        made = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))
-        made.start()
-        made.train(events.filter(slice(0, BATCH)))
-        made.sync(auc=0.71)
-        return made
-
-    return make
+def small_settings(settings_of):
+    return settings_of()
 
 
 @pytest.fixture(scope="session")
@@ -52,16 +28,11 @@ def rows(drifting):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, small_settings, features, events):
     """A trainer, and a follower that has its model."""
-    from published import publish
-
-    from cowclip_merlin.serving.live.follower import Follower
+    from published import follower_of, publish
 
     folder = tmp_path_factory.mktemp("served")
     made = publish(folder, small_settings, features, events.filter(slice(0, 512)))
-    follower = Follower(lambda: made.log)
-    while follower.step():
-        pass
-    follower.step()
+    follower = follower_of(made)
     assert follower.model is not None
     return made, follower
 

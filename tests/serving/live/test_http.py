@@ -45,7 +45,7 @@ def test_other_addresses_and_methods(client, method, path, status):
     assert path in answer.json()["error"] and "/docs" in answer.json()["error"]
 
 
-def test_the_status_has_the_models_numbers(served, client, rows):
+def test_status_and_history_have_the_models_numbers(served, client, rows):
     made, follower = served
     client.post(URL, json={"events": rows[:2]})
     status = client.get("/v1/status").json()
@@ -59,9 +59,6 @@ def test_the_status_has_the_models_numbers(served, client, rows):
     assert 0 < status["requests"]["p50_milliseconds"] <= status["requests"]["p99_milliseconds"]
     assert 1 < status["memory_megabytes"] < 30_000
     assert "," not in json.dumps(follower.model.row_bytes)
-
-
-def test_the_history_has_the_page_s_samples(client):
     samples = client.get("/v1/history").json()
     assert samples and {"time", "rows", "auc", "memory", "behind"} <= set(samples[0])
 
@@ -295,7 +292,7 @@ def test_a_body_that_does_not_come_is_a_408(served):
     assert start["status"] == 408 and b"did not come within 0.1 s" in body["body"]
 
 
-def test_numbers_that_are_not_finite_are_not_sent(features, rows):
+def test_a_fault_of_the_model_is_a_500_without_details(features, rows):
     follower = SlowFollower(features)
     follower.model.predict = lambda events: Prediction(
         np.array([np.nan]), follower.model.version, 0
@@ -303,9 +300,6 @@ def test_numbers_that_are_not_finite_are_not_sent(features, rows):
     with client_of(follower) as client:
         answer = client.post(URL, json={"events": rows[:1]})
         assert answer.status_code == 500 and "not finite" in answer.json()["error"]
-
-
-def test_a_bug_is_a_500_without_details(features, rows):
     follower = SlowFollower(features)
     follower.model.predict = lambda events: 1 / 0
     with client_of(follower) as client:

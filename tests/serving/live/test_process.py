@@ -146,7 +146,7 @@ def test_a_missing_package_is_one_line(tmp_path):
     assert all("pip install 'cowclip-merlin[online]'" in line for line in lines)
 
 
-def test_a_server_from_its_start_to_its_end(tmp_path, new_run, rows):
+def test_a_server_from_its_start_to_its_end(tmp_path, small_settings, features, events, rows):
     """Before its trainer, with a token, and until a signal while a request is running."""
     (tmp_path / "sync").mkdir()
     (tmp_path / "token").write_text("s3cret\n")
@@ -156,7 +156,7 @@ def test_a_server_from_its_start_to_its_end(tmp_path, new_run, rows):
         assert server.predict(rows[:1])[0] == 401 and server.get("/v1/status", ok=()) is None
         status, answer = server.predict(rows[:1], **token)
         assert status == 503 and "no snapshot yet" in answer["error"]
-        new_run(tmp_path)
+        publish(tmp_path, small_settings, features, events.filter(slice(0, 256)))
         server.wait_for(lambda: server.get("/v1/status", **token)["model"])
         assert server.get("/ready") == {"ready": True}
         assert all(json.loads(line)["level"] for line in server.lines)
