@@ -19,10 +19,12 @@ from cowclip_merlin.loading import (
     ColumnArrays,
     DeviceData,
     StreamedData,
+    added_log_odds,
+    class_weights_of,
     open_columns,
     read_columns,
+    total_weight,
 )
-from cowclip_merlin.loading.class_weights import added_log_odds, class_weights_of, total_weight
 from cowclip_merlin.training import (
     RunSettings,
     evaluate_run,

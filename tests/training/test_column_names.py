@@ -10,7 +10,6 @@ import pytest
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.training import evaluate_run
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
@@ -99,12 +98,3 @@ def test_equally_frequent_values_of_a_column_with_a_dot_are_in_order(tmp_path):
     assert sorted(zip(counts, values), key=lambda pair: (-pair[0], pair[1])) == list(
         zip(counts, values)
     )
-
-
-def test_names_that_tensorflow_takes_stay_and_none_are_alike():
-    plain = ["C1", "user_id", "a.b", "a-c", "x/y", "1x"]
-    assert safe_names(plain) == {name: name for name in plain}
-    odd = ["User", "user", "user ", "self", "", "用户", "户", "CLASS", "a.b", "a b", "a_b_2"]
-    names = list(safe_names(odd).values())
-    assert len({name.lower().replace(".", "_") for name in names}) == len(odd)
-    assert not {"self", "class", ""} & {name.lower() for name in names}

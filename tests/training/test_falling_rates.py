@@ -11,8 +11,7 @@ from run_weights import stopped_at, values_of
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training import RunSettings, evaluation, train
-from cowclip_merlin.training.starting.going_on import settings_to_go_on
+from cowclip_merlin.training import RunSettings, evaluation, settings_for, train
 from cowclip_merlin.training.stopping.early_stopping import (
     kept_scorings,
     lowered,
@@ -26,6 +25,11 @@ PLAIN = RunSettings(
     model="deepfm", mlp=(4,), embedding_dim=4, batch_size=64, base_batch_size=64, epochs=2, seed=5,
     rule="sde", validation_fraction=0.2,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(small):
+    return small
 
 
 def runs(**changes):
@@ -175,7 +179,7 @@ def test_a_plateau_lowers_the_rates_before_the_run_stops(data, tmp_path, scripte
     assert served_epoch(tmp_path / "run") == words
     assert "validation AUC no higher: the rates fall to embedding lr" in capsys.readouterr().out
     assert len(train(data, settings, out=tmp_path / "run", resume=True)) == 5  # trains no more
-    assert settings_to_go_on(tmp_path / "run").lr_schedule == "constant"
+    assert settings_for(data, warm_start=tmp_path / "run").lr_schedule == "constant"
 
 
 @pytest.mark.runs
@@ -225,7 +229,7 @@ def test_a_run_from_another_one_begins_with_its_whole_rate(data, tmp_path):
 def test_a_run_goes_on_from_one_whose_rates_fell(data, tmp_path):
     """Its checkpoint has no rates, unlike that of constant ones."""
     train(data, runs(epochs=1, lr_schedule="plateau"), out=tmp_path / "before")
-    settings = settings_to_go_on(tmp_path / "before")
+    settings = settings_for(data, warm_start=tmp_path / "before")
     rows = train(data, settings, out=tmp_path / "run", warm_start=str(tmp_path / "before"))
     first = PLAIN.hyperparameters("table").embedding_lr
     assert [row["embedding_lr"] for row in rows] == pytest.approx([first])

@@ -30,10 +30,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def run(folder):
+    """A run folder with such a name, and its rows."""
+    out = folder / "RUN[lr=1e-3]"
+    return out, train(folder / "DATA", RunSettings(model="dcn", epochs=3, **SMALL), out=out)
+
+
 @pytest.mark.runs
-def test_a_run_is_found_again(folder, tmp_path):
-    data, run = folder / "DATA", folder / "RUN[lr=1e-3]"
-    rows = train(data, RunSettings(model="dcn", epochs=3, **SMALL), out=run)
+def test_a_run_is_found_again(folder, run, tmp_path):
+    data, (run, rows) = folder / "DATA", run
     assert len(list((run / "checkpoints").glob("ckpt-*.index"))) == 2  # TensorFlow deletes others
     assert main(["evaluate", str(run), str(data)]) == 0
     assert (
@@ -59,9 +65,8 @@ def test_the_best_epoch_is_found_again(folder):
 
 
 @pytest.mark.runs
-def test_models_are_exported_and_loaded(folder):
-    data, run = str(folder / "DATA"), folder / "SERVED"
-    train(data, RunSettings(model="dcn", epochs=1, **SMALL), out=run)
+def test_models_are_exported_and_loaded(folder, run):
+    data, (run, _) = str(folder / "DATA"), run
     assert main(["export", str(run), data, "--out", str(folder / "MODEL")]) == 0
     ids = {"user": np.array([3, 4])}
     model = cc.load_model(str(folder / "MODEL"))

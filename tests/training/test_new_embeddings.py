@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_weights import assert_same_bits, values_of
 from tiers import thorough
 
 from cowclip_merlin import compat, workers
@@ -14,10 +15,8 @@ from cowclip_merlin.models.base import logits
 from cowclip_merlin.models.embedding import FusedEmbedding, ShardedEmbedding
 from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_model
-from cowclip_merlin.training.checkpoint import list_checkpoints
-from cowclip_merlin.training.starting.going_on import settings_to_go_on
 from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.stopping.early_stopping import kept_scorings
 from cowclip_merlin.training.trainer import Trainer
@@ -33,6 +32,11 @@ SUMS = {"l2": 0.0, "initial_accumulator": 0.25}
 ADAGRAD = replace(RUN, optimizer="adagrad", overrides=RUN.overrides | SUMS)
 
 
+@pytest.fixture(scope="module")
+def data(small):
+    return small
+
+
 def drawn(fields, epoch, dim=DIM, std=STD, seed=SEED):
     """The definition: the first rows of a run whose seed is larger by 2**32 for each epoch."""
     tf = compat.tensorflow()
@@ -40,24 +44,6 @@ def drawn(fields, epoch, dim=DIM, std=STD, seed=SEED):
     parts = zip(seeds, fields.values(), strict=True)
     draws = [tf.random.stateless_normal([rows, dim], seed) for seed, rows in parts]
     return np.float32(std) * np.concatenate(draws)
-
-
-def weights_of(run):
-    """All that the last checkpoint of a run has, by name.
-
-    But the history of steps: what it had before a flush depends on when the run stopped.
-    """
-    reader = compat.tensorflow().train.load_checkpoint(list_checkpoints(run / "checkpoints")[0])
-    names = [n for n in reader.get_variable_to_shape_map() if not n.startswith(("_", "save_"))]
-    names = [name for name in names if "history" not in name]
-    return {name: np.asarray(reader.get_tensor(name)) for name in names}
-
-
-def assert_same(a, b):
-    ours, theirs = weights_of(a), weights_of(b)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert ours[name].tobytes() == theirs[name].tobytes(), name
 
 
 def state_of(trainer):
@@ -184,7 +170,7 @@ def test_other_kinds_of_tables_give_the_same_run(data, tmp_path):
     assert losses["sharded"] == pytest.approx(losses["fused"], abs=1e-5)
     plain = train(data, replace(RUN, reset_embeddings=False), out=tmp_path / "plain")
     changes = [row["test_log_loss"] - loss for row, loss in zip(plain, losses["fused"])]
-    assert changes[0] == 0 and abs(changes[1]) > 1e-3
+    assert changes[0] == 0 and abs(changes[1]) > 1e-4
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])
@@ -214,7 +200,7 @@ def test_frozen_embeddings_stay(prepared, tmp_path, tables):
     kept = [x for x in start.non_trainable_variables if "embeddings" in x.name]
     (index,) = [i for i, x in enumerate(start.variables) if x is kept[0]]
     name = f"weights/variables_in_order/{index}/.ATTRIBUTES/VARIABLE_VALUE"
-    np.testing.assert_array_equal(weights_of(tmp_path / "run")[name], kept[0])
+    np.testing.assert_array_equal(values_of(tmp_path / "run")[name], kept[0])
 
 
 @pytest.mark.runs
@@ -234,7 +220,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(data, tmp_path, monkeypatch, sto
         patch.setattr(Trainer, "_observe", stopping)
         train(data, RUN, out=tmp_path / "run")
     train(data, RUN, out=tmp_path / "run", resume=True)
-    assert_same(tmp_path / "straight", tmp_path / "run")
+    assert_same_bits(tmp_path / "straight", tmp_path / "run")
 
 
 @pytest.mark.runs
@@ -247,9 +233,9 @@ def test_more_epochs_and_the_best_epoch(data, tmp_path):
     again = replace(longer, early_stopping=3)
     stopping = train(data, again, out=tmp_path / "again")
     assert [row["validation_auc"] for row in rows] == [row["validation_auc"] for row in stopping]
-    assert_same(tmp_path / "run", tmp_path / "again")
+    assert_same_bits(tmp_path / "run", tmp_path / "again")
     best = int(np.argmax([row["validation_auc"] for row in rows])) + 1
     assert kept_scorings(tmp_path / "again")[0] == best
     with pytest.raises(InputError, match=r"`reset_embeddings` would replace .* `from`"):
         train(data, settings, out=tmp_path / "next", warm_start=str(tmp_path / "run"))
-    assert settings_to_go_on(tmp_path / "run").reset_embeddings is False
+    assert settings_for(data, warm_start=tmp_path / "run").reset_embeddings is False

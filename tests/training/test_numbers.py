@@ -17,7 +17,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
-from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models import Columns
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.run_config import features_of_json, online_config
 from cowclip_merlin.online.settings import OnlineSettings
@@ -213,13 +213,13 @@ def test_the_unit_of_a_number_changes_nothing_else(tmp_path):
         prepare(PrepareSettings(files=(log,), out=data, **given))
         (row,) = train(data, replace(RUN, epochs=1), out=run)
         found[unit] = row, cc.score(run, table())
-        export_run(run, data, out=tmp_path / f"MODEL{unit}")
-        served = cc.load_model(str(tmp_path / f"MODEL{unit}"))
-        assert list(served.blocks[0].columns.scales) == ["price"]
     (one, scores), (other, wide) = found.values()
     assert one["test_buy_auc"] == other["test_buy_auc"]
     assert other["test_price_rmse"] == pytest.approx(4096 * one["test_price_rmse"])
     np.testing.assert_allclose(wide, scores * [1, 4096], rtol=1e-5)
+    export_run(run, data, out=tmp_path / "MODEL")
+    served = cc.load_model(str(tmp_path / "MODEL"))
+    assert list(served.blocks[0].columns.scales) == ["price"]
     on = {"files": (tmp_path / "log4096",), "extend": tmp_path / "DATA1", "kind": "table"}
     kept = prepare(PrepareSettings(out=tmp_path / "ON", **on))
     assert kept.statistics.scales == PreparedData.load(tmp_path / "DATA1").statistics.scales

@@ -1,7 +1,5 @@
 """Runs whose metrics are computed where the data are, as on a GPU, on the device of a CPU."""
 
-import json
-
 import numpy as np
 import pytest
 from host_copies import copies, optimized_graph
@@ -19,6 +17,11 @@ SMALL = {"model": "deepfm", "mlp": (8,), "batch_size": 256, "base_batch_size": 6
 
 ONLY_ON_CPU = "_UnaryOpsComposition"
 """Operations without arithmetic of their own: TensorFlow joins others to these, on a CPU only."""
+
+
+@pytest.fixture(scope="module")
+def data(small):
+    return small
 
 
 @pytest.fixture
@@ -96,12 +99,3 @@ def test_a_resumed_run_keeps_the_order_of_its_start(data, tmp_path, monkeypatch,
             seen.append((rows[-1]["train_loss"], rows[-1]["test_auc"]))
         assert RunConfig.load(tmp_path / name).row_order == kind
     assert seen[0] == seen[2]
-
-
-def test_a_run_on_the_cpu_notes_the_order_of_numpy(data, tmp_path):
-    train(data, RunSettings(**SMALL), out=tmp_path, device="cpu")
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["row_order"] == "numpy"
-    (tmp_path / "config.json").write_text(json.dumps(config | {"row_order": "mt"}))
-    with pytest.raises(InputError, match="row_order is 'mt'"):
-        RunConfig.load(tmp_path)

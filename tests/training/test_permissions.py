@@ -34,6 +34,11 @@ def as_nobody():
         os.seteuid(before)
 
 
+@pytest.fixture(scope="module")
+def data(small):
+    return small
+
+
 @pytest.fixture
 def folder():
     """A folder that anyone can look into: not below pytest's, which is root's alone."""

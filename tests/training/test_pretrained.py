@@ -217,17 +217,6 @@ def test_a_fused_table_freezes_as_tables_of_each_column_do(folder, data, update,
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_the_clip_and_diagnostics_do_not_count_frozen_rows(data):
-    values = FROZEN.hyperparameters("criteo")
-    model = started(data, FROZEN)
-    optimizer = build_optimizer(FROZEN, values, data, steps=9)
-    cc.models.attach(model, optimizer)
-    columns = DeviceData(open_columns(data, "train"))
-    found = make_probe(model, optimizer, columns)(np.arange(50))
-    assert set(np.unique(found.field)) == {data.categorical.index("user")}
-    assert found.cnt.sum() == 50
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("tables", ["per_field", "fused"])
 def test_a_run_keeps_frozen_rows_and_resumes(folder, data, tables, tmp_path):

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, train_validation_split
-from cowclip_merlin.loading.row_order import ORDERS, validation_mask, validation_rows
+from cowclip_merlin.loading.row_order import ORDERS, validation_mask
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
 SMALL = {"model": "deepfm", "mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 1}
 OF_TEST = ("test_auc", "test_log_loss", "test_seconds")
-OF_VALIDATION = ("validation_auc", "validation_log_loss", "validation_seconds")
+
+
+@pytest.fixture(scope="module")
+def data(small):
+    return small
 
 
 @pytest.fixture
@@ -94,46 +98,11 @@ def test_the_last_rows_are_held_out_if_asked_for(rows, fraction):
     assert len(held) == round(rows * fraction)
 
 
-def test_the_way_to_hold_out_rows_needs_a_fraction():
-    with pytest.raises(InputError, match=r"'last' has no effect.* validation_fraction"):
-        RunSettings(**SMALL, validation_split="last")
-    with pytest.raises(InputError, match="unknown validation_split 'first'"):
-        RunSettings(**SMALL, validation_split="first", validation_fraction=0.1)
-    assert RunSettings(**SMALL, validation_fraction=0.1).validation_split == "random"
-
-
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
     assert np.flatnonzero(validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
     spread = np.flatnonzero(validation_mask(100_000, 0.1)) / 100_000
     assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
-
-
-def record(monkeypatch):
-    """Pairs of the rows that runs train on and those they score, as the runs come."""
-    seen = []
-
-    def load(train, scored, **how):
-        seen.append((train, scored))
-        return real(train, scored, **how)
-
-    from cowclip_merlin.training import trainer
-
-    real = trainer.load_to_device
-    monkeypatch.setattr(trainer, "load_to_device", load)
-    return seen
-
-
-@pytest.mark.thorough
-def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypatch):
-    seen = record(monkeypatch)
-    for seed in (1, 2):
-        settings = RunSettings(**SMALL, seed=seed, validation_fraction=0.2)
-        train(without_test, settings, out=tmp_path / str(seed))
-    rows = len(seen[0][0]) + len(seen[0][1])
-    for kept, held in seen:
-        np.testing.assert_array_equal(held.rows, np.flatnonzero(validation_mask(rows, 0.2)))
-        np.testing.assert_array_equal(kept.rows, np.flatnonzero(~validation_mask(rows, 0.2)))
 
 
 def test_test_rows_are_neither_read_nor_named(without_test, tmp_path):
@@ -162,26 +131,6 @@ def test_the_metrics_are_those_of_the_rows_kept_back(data, tmp_path):
     assert parts == pytest.approx(whole, rel=1e-6)
 
 
-def test_without_a_fraction_the_columns_of_validation_are_empty(data, tmp_path):
-    (row,) = train(data, RunSettings(**SMALL), out=tmp_path / "run")
-    assert not set(OF_VALIDATION) & row.keys() and set(OF_TEST) <= row.keys()
-    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
-        (line,) = csv.DictReader(file)
-    assert [line[name] for name in OF_VALIDATION] == ["", "", ""]
-
-
-@pytest.mark.thorough
-def test_streamed_rows_are_the_resident_ones(without_test, tmp_path):
-    settings = RunSettings(**SMALL, validation_fraction=0.1)
-    ends = [
-        train(without_test, settings, out=tmp_path / str(memory), data_memory=memory, device="cpu")
-        for memory in (None, 0.15)
-    ]
-    assert "train rows streamed, scored rows" in (tmp_path / "0.15" / "train.log").read_text()
-    for name in ("train_loss", "validation_auc", "validation_log_loss"):
-        assert ends[0][0][name] == ends[1][0][name]
-
-
 def test_the_command_line_says_what_it_scored(data, tmp_path, capsys):
     out = str(tmp_path / "run")
     arguments = ["--model", "deepfm", "--batch-size", "256", "--mlp", "8", "--epochs", "1"]
@@ -199,9 +148,3 @@ def test_rows_of_one_label_are_refused():
     columns.label[:] = 1
     with pytest.raises(InputError, match=r"all 10 rows .*label 1,"):
         train_validation_split(columns, 0.1)
-
-
-@pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
-def test_a_part_without_rows_is_refused(rows, fraction):
-    with pytest.raises(InputError, match=f"of {rows} train rows holds out "):
-        validation_rows(rows, fraction)
