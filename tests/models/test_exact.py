@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from exact_models import SMALL, clicks, fitted, tables_of
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -178,17 +179,6 @@ def test_one_batch_sees_current_tables(owing, batch, view):
     np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
 
 
-@pytest.mark.thorough
-def test_weights_of_a_layer_are_current(owing):
-    seen = []
-    for update in ("dense", "exact"):
-        for part in ("embedding", "wide"):
-            model, *_ = owing(update)
-            seen.append(getattr(model.blocks[0], part).get_weights()[0])
-    for dense, exact in zip(seen[:2], seen[2:], strict=True):
-        np.testing.assert_allclose(exact, dense, atol=1e-6)
-
-
 def test_xla_is_refused(tf, schema):
     model = MODELS["deepfm"](schema, **SMALL)
     with pytest.raises(InputError, match="jit_compile=True: XLA has no operation that counts ids"):
@@ -298,7 +288,7 @@ def test_a_lookup_brings_all_tables_up_to_date_at_once(tf, schema, batch):
     assert calls == [[(rows, SMALL["embedding_dim"]), (rows, 1)]]
 
 
-@pytest.mark.parametrize("update", ["exact", "lazy"])
+@pytest.mark.parametrize("update", ["exact", thorough("lazy")])
 def test_a_loaded_model_trains_on_where_it_was(tf, schema, tmp_path, update):
     one = fitted(tf, schema, "deepfm", update, epochs=1, rows=40)
     one.save(str(tmp_path / "model"))

@@ -16,7 +16,7 @@ from growing_models import (
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.models import deepfm, growing_table
+from cowclip_merlin.models import growing_table
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training import RunSettings
 
@@ -39,7 +39,7 @@ def test_other_arguments_that_do_not_fit_are_refused(tf, schema):
     with pytest.raises(cc.InputError, match="needs CowClip, not Adam"):
         growing_table(growing(), tf.keras.optimizers.legacy.Adam())
     with pytest.raises(cc.InputError, match="tables='fused'; "):
-        growing_table(deepfm(schema, **SMALL), cowclip())
+        growing_table(cc.models.deepfm(schema, **SMALL), cowclip())
     model = growing()
     with pytest.raises(cc.InputError, match=r"no field 'd'; .*a, b, c"):
         growing_table(model, cowclip(), fields={"d": FieldRules()})

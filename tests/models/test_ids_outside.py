@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from table_schemas import schema_of_tables
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -57,8 +58,8 @@ def refused(model, rows, what):
     "how",
     [
         {},
-        {"kind": "per_field", "tables": {"item": "item", "seen": "item"}},
-        {"freeze_embeddings": ("item",)},
+        thorough({"kind": "per_field", "tables": {"item": "item", "seen": "item"}}),
+        thorough({"freeze_embeddings": ("item",)}),
     ],
 )
 def test_the_column_the_id_and_the_range_are_named(how):

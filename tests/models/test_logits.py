@@ -5,6 +5,7 @@ import pytest
 from by_hand import FIELDS, SMALL, SOME, for_task, list_batch, list_schema, logits_by_hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Batch, Ids
@@ -108,10 +109,10 @@ def test_matrices_of_ids_are_lists_of_one_for_din(din):
 @pytest.mark.parametrize(
     ("precision", "name", "how"),
     [
-        ("mixed_float16", "deepfm", None),
         ("mixed_float16", "dcnv2", "mmoe"),
         ("mixed_bfloat16", "din", None),
-        ("mixed_bfloat16", "dcn", "esmm"),
+        thorough("mixed_float16", "deepfm", None),
+        thorough("mixed_bfloat16", "dcn", "esmm"),
     ],
 )
 def test_half_precision_keeps_logits_and_tables_in_float32(tf, precision, name, how):

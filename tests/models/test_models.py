@@ -101,7 +101,6 @@ def test_a_merlin_loader_batch_and_a_tf_data_batch_agree(tf, schema, batch, tmp_
 
 
 HIDDEN = {"activation": "dice", "dropout": 0.4, "batch_norm": True}
-FROZEN = {"freeze_embeddings": ("tags",)}
 SAVED = {  # precision, and how the model is made
     "deepfm": (None, {"multi_task": "esmm"}),
     "dcn": (None, {"tables": "per_field", "continuous": "all"} | HIDDEN),

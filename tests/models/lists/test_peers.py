@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from table_schemas import schema_of_tables
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -19,19 +20,8 @@ DEEPCTR = json.loads(Path(__file__).with_name("deepctr.json").read_text())
 
 
 def schema_of(combiner, continuous):
-    from merlin.schema import ColumnSchema, Schema, Tags
-
-    columns = []
-    for name, rows in made.FIELDS.items():
-        properties = {"domain": {"min": 0, "max": rows - 1, "name": name}}
-        if name in made.LISTS:
-            properties |= {"value_count": {"min": 0, "max": 4}, "combiner": combiner}
-        columns.append(
-            ColumnSchema(name, dtype=np.int64, tags=[Tags.CATEGORICAL], properties=properties)
-        )
-    columns += [ColumnSchema(c, dtype=np.float32, tags=[Tags.CONTINUOUS]) for c in continuous]
-    target = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return Schema([*columns, ColumnSchema("click", dtype=np.float32, tags=target)])
+    lists = dict.fromkeys(made.LISTS, combiner)
+    return schema_of_tables(made.FIELDS, lists=lists, continuous=continuous)
 
 
 def inputs(tf):
