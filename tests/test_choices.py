@@ -15,7 +15,7 @@ from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig

@@ -13,7 +13,7 @@ import pytest
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models.architecture import Architecture
+from cowclip_merlin.models import Architecture
 from cowclip_merlin.scaling import Hyperparameters, scale
 from cowclip_merlin.settings import Settings, add_options, option, settings_from, values_from
 from cowclip_merlin.tables.admission import new_admission

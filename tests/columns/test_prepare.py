@@ -13,7 +13,7 @@ from data import KINDS, LISTS, PLAIN, ROLES, VECTORS, as_text, frame, settings_o
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models import Columns
 from cowclip_merlin.targets import Target
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_log
 from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts, value_to_id

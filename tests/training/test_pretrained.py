@@ -29,7 +29,6 @@ from cowclip_merlin.training.starting.warm_start import WarmStart
 from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared.counts import value_to_id
-from cowclip_merlin.workflows.prepared.pretrained import read_pretrained
 
 pytestmark = pytest.mark.runs
 DIM = 4
@@ -127,7 +126,7 @@ def test_ids_are_found_as_by_a_slow_reference(folder, data, numbers):
     vectors = np.arange(len(numbers) * DIM, dtype="f4").reshape(-1, DIM)
     lists = pa.array(list(vectors), pa.list_(pa.float32()))
     pq.write_table(pa.table({"user": pa.array(numbers, pa.int64()), "v": lists}), file)
-    found = read_pretrained(data, "user", file, DIM)
+    (found,) = read_pretrained_rows(replace(RUN, pretrained_embeddings=f"user={file}"), data)
     expected = {known[str(n)]: v.tolist() for n, v in zip(numbers, vectors) if str(n) in known}
     assert dict(zip(found.ids.tolist(), found.vectors.tolist())) == expected
     assert (found.others, found.known) == (len(numbers) - len(expected), 20)
@@ -135,8 +134,9 @@ def test_ids_are_found_as_by_a_slow_reference(folder, data, numbers):
 
 def test_a_value_without_text_has_no_id(folder, data):
     lists = pa.array([[1.0] * DIM] * 2)
-    pq.write_table(pa.table({"item": ["i3", None], "v": lists}), folder / "null.parquet")
-    found = read_pretrained(data, "item", folder / "null.parquet", DIM)
+    file = folder / "null.parquet"
+    pq.write_table(pa.table({"item": ["i3", None], "v": lists}), file)
+    (found,) = read_pretrained_rows(replace(RUN, pretrained_embeddings=f"item={file}"), data)
     assert found.ids.tolist() == [value_to_id(data, "item")["i3"]] and found.others == 1
 
 
