@@ -72,7 +72,7 @@ flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 1
 
 triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
 	@requirements/make_venv.sh triton $(TRITON_VENV)
-	@TRITON_PYTHON=$(TRITON_VENV)/bin/python $(PYTHON) -m pytest tests/benchmarks/test_triton_serving.py $(PYTEST_ARGS)
+	@TRITON_PYTHON=$(TRITON_VENV)/bin/python $(PYTHON) -m pytest tests/benchmarks/test_small_runs.py -k triton $(PYTEST_ARGS)
 	@$(PYTHON) benchmarks/serving.py triton --triton-python $(TRITON_VENV)/bin/python $(TRITON_ARGS)
 
 docs: ## build the documentation as a site with search: build/docs/index.html

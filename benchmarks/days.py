@@ -1,8 +1,5 @@
 """What training on every day costs against one training over all days: the AUC of the next day.
 
-    python benchmarks/days.py [--rows 300000] [--days 6] [--seeds 3] [--batch-size 256]
-        [--learning-rate 1e-3] [--json FILE] [--overwrite]
-
 The log is generated with drift. Each training scores the day after its last one:
 
 each day: extend the data of the day before, start from its run, train one epoch of one day.
@@ -19,70 +16,55 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import OnlineSettings, ReplaySettings, replay_log
 from cowclip_merlin.online.replaying.replay_results import LABEL, TIME, PredictionFiles
-from cowclip_merlin.settings import option
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PrepareSettings, prepare
-from harness.benchmark import Benchmark
-from harness.tables import markdown
+from harness import Benchmark, markdown
 
 IDS = ("user", "item", "category", "site", "device", "hour")
 DAY = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
-class DaysSettings:
-    """What is trained.
+class DaysSettings(Settings):
+    """What is trained."""
 
-    Raises:
-        InputError: a number is too small.
-    """
-
-    rows: int = option(300_000, "rows of the log")
+    rows: int = option(300_000, "rows of the log", at_least=1)
     days: int = option(6, "days of the log; the last one is only scored")
-    seeds: int = option(3, "logs and models")
-    batch_size: int = option(256, "rows in a step")
-    learning_rate: float = option(1e-3, "of embedding tables and dense weights")
+    seeds: int = option(3, "logs and models", at_least=1)
+    batch_size: int = option(256, "rows in a step", at_least=1)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
-        check_at_least_one({"--rows": self.rows, "--seeds": self.seeds})
-        check_at_least_one({"--batch-size": self.batch_size})
+        """Check each value, and the number of days."""
+        super().__post_init__()
         if self.days < 3:
             raise InputError(f"--days is {self.days}; give at least 3: two to train, one to score")
 
 
 class Days:
-    """The days of one log, each a file, and the trainings on them.
-
-    Args:
-        settings: of the benchmark.
-        folder: to work in.
-        seed: of the log and the models.
-    """
+    """The days of one log, each a file, and the trainings on them, in a folder."""
 
     def __init__(self, settings: DaysSettings, folder: Path, seed: int) -> None:
-        self._settings, self._folder = settings, folder
+        self._count, self._folder = settings.days - 1, folder
         self.log = folder / "log.csv"
         generate_drifting(self.log, rows=settings.rows, days=settings.days, seed=seed)
         log = pd.read_csv(self.log, dtype=str)
         times = log["time"].astype(int)
         self._rows: list[int] = []
         for day, rows in log.groupby((times - times[0]) // DAY):
-            rows.to_csv(self._file(int(day)), index=False)
+            rows.to_csv(folder / f"day{day}.csv", index=False)
             self._rows.append(len(rows))
-        rate = settings.learning_rate
         self._run = RunSettings(
             model="deepfm",
             batch_size=settings.batch_size,
             base_batch_size=settings.batch_size,
-            overrides={"embedding_lr": rate, "dense_lr": rate, "init_std": 1e-2},
+            overrides={"embedding_lr": 1e-3, "dense_lr": 1e-3, "init_std": 1e-2},
             rule="none",
             update="lazy",
             epochs=1,
@@ -90,19 +72,15 @@ class Days:
             seed=seed,
         )
 
-    def _file(self, day: int) -> Path:
-        return self._folder / f"day{day}.csv"
-
     def _trained(self, name: str, days: range, *, before: str | None = None) -> float:
         """Train on these days from the run of that name, if any; return the AUC of the next day."""
         scored = self._rows[days.stop]
-        files = tuple(self._file(day) for day in (*days, days.stop))
         columns = {"label": "click", "categorical": IDS, "continuous": ("price",)}
         known = {"extend": self._folder / f"{before}-data"} if before else columns
         data = prepare(
             PrepareSettings(
                 kind="table",
-                files=files,
+                files=tuple(self._folder / f"day{day}.csv" for day in (*days, days.stop)),
                 out=self._folder / f"{name}-data",
                 split="time",
                 test_fraction=scored / (sum(self._rows[day] for day in days) + scored),
@@ -116,17 +94,15 @@ class Days:
 
     def each_day(self) -> list[float]:
         """AUC of days 2, 3, ... of a model that is trained on every day, once."""
-        found, before = [], None
-        for day in range(self._settings.days - 1):
-            name = f"each{day}"
-            found.append(self._trained(name, range(day, day + 1), before=before))
-            before = name
-        return found
+        names = [None, *(f"each{day}" for day in range(self._count))]
+        return [
+            self._trained(names[day + 1], range(day, day + 1), before=names[day])
+            for day in range(self._count)
+        ]
 
     def all_days(self) -> list[float]:
         """AUC of days 2, 3, ... of models that are each trained on all days before."""
-        days = range(self._settings.days - 1)
-        return [self._trained(f"all{day}", range(day + 1)) for day in days]
+        return [self._trained(f"all{day}", range(day + 1)) for day in range(self._count)]
 
     def in_order(self) -> list[float]:
         """AUC of days 2, 3, ... of a model trained in order of time, and synced once a day."""
@@ -136,8 +112,7 @@ class Days:
         replay_log([self.log], f"{self.log}.yaml", settings, once_a_day, out=out)
         found = PredictionFiles(out / "predictions", ["1d"]).read()
         day = (found[TIME] - found[TIME][0]) // DAY
-        days = range(self._settings.days - 1)
-        return [roc_auc(found[LABEL][day == d], found["1d"][day == d]) for d in days]
+        return [roc_auc(found[LABEL][day == d], found["1d"][day == d]) for d in range(self._count)]
 
 
 def measure(settings: DaysSettings) -> JsonObject:
@@ -154,24 +129,15 @@ def measure(settings: DaysSettings) -> JsonObject:
 def text(result: JsonObject) -> str:
     """The table: a row for each day."""
     runs = result["runs"]
-    ways = list(runs[0])
-    count = len(runs[0]["each day"])
     rows = []
-    for day in range(count):
-        aucs = {way: [100 * run[way][day] for run in runs] for way in ways}
-        words = [f"{statistics.mean(x):.2f} ±{statistics.pstdev(x):.2f}" for x in aucs.values()]
+    for day in range(len(runs[0]["each day"])):
+        aucs = [[100 * run[way][day] for run in runs] for way in runs[0]]
+        words = [f"{statistics.mean(x):.2f} ±{statistics.pstdev(x):.2f}" for x in aucs]
         rows.append([str(day + 2), *words])
-    return markdown(["scored day", *(f"{way}, AUC %" for way in ways)], "lrrr", rows)
+    return markdown(["scored day", *(f"{way}, AUC %" for way in runs[0])], "lrrr", rows)
 
 
-BENCHMARK = Benchmark(
-    script=__file__,
-    about=__doc__,
-    settings=DaysSettings,
-    measure=measure,
-    text=text,
-    device=False,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=DaysSettings, measure=measure, text=text)
 
 if __name__ == "__main__":
     BENCHMARK.main()

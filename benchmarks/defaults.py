@@ -1,8 +1,5 @@
 """Compare test AUC and log loss with other packages, each with its own defaults.
 
-    python benchmarks/defaults.py --data DATA [--contestants A,B,C] [--seeds 3] [--epochs 100]
-        [--python PYTHON] [--work DIR] [--json FILE] [--overwrite]
-
 All read the ids, numbers and the split of a folder of `cowclip prepare`, and are scored here, on
 its test rows. The contestants:
 
@@ -33,7 +30,6 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +43,7 @@ from cowclip_merlin.loading import read_columns
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
-from harness.benchmark import Benchmark
+from harness import Benchmark
 
 OURS = "cowclip"
 CONTESTANTS = (OURS, *OTHERS)
@@ -57,11 +53,7 @@ ALIKE = ("lightgbm", "logistic")
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultsSettings(Settings):
-    """What is compared.
-
-    Raises:
-        InputError: if a name is unknown, a number is too small, or the program is missing.
-    """
+    """What is compared."""
 
     data: Path = option(help="folder that cowclip prepare wrote", metavar="DATA")
     contestants: tuple[str, ...] = option(
@@ -142,21 +134,13 @@ def train_ours(data: PreparedData, settings: DefaultsSettings, seed: int) -> np.
 def train_other(
     name: str, settings: DefaultsSettings, seed: int
 ) -> tuple[np.ndarray, dict[str, str]]:
-    """Train in the other environment; return the probabilities and the package's version.
-
-    Raises:
-        InputError: if it fails; the whole of what it said is in a .log file.
-    """
+    """Train in the other environment; return the probabilities and the package's version."""
     scores = (settings.work / f"{name}-{seed}.npy").absolute()
     rows = (settings.work / "rows.npz").absolute()
     python = Path(shutil.which(settings.python) or settings.python).absolute()
     words = [name, str(rows), str(scores), str(seed), str(settings.epochs)]
-    done = subprocess.run(
-        [str(python), "-m", "contestants.with_defaults", *words],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
+    command = [str(python), "-m", "contestants.with_defaults", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
     scores.with_suffix(".log").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
@@ -166,15 +150,12 @@ def train_other(
 
 def table(result: JsonObject) -> str:
     """Format the result as text: the mean of the seeds, and the standard deviation of the AUC."""
-    head = f"{'contestant':<18}{'AUC, %':>15}{'log loss':>10}{'seconds':>9}"
-    return "\n".join([head, *_lines(result["results"])])
-
-
-def _lines(results: list[JsonObject]) -> Iterator[str]:
-    for name in dict.fromkeys(row["contestant"] for row in results):
-        mine = [row for row in results if row["contestant"] == name]
+    lines = [f"{'contestant':<18}{'AUC, %':>15}{'log loss':>10}{'seconds':>9}"]
+    for name in dict.fromkeys(row["contestant"] for row in result["results"]):
+        mine = [row for row in result["results"] if row["contestant"] == name]
         loss, seconds = (statistics.mean(r[key] for r in mine) for key in ("log_loss", "seconds"))
-        yield f"{name:<18}{auc_text(mine):>15}{loss:>10.4f}{seconds:>9.0f}"
+        lines.append(f"{name:<18}{auc_text(mine):>15}{loss:>10.4f}{seconds:>9.0f}")
+    return "\n".join(lines)
 
 
 def auc_text(rows: list[JsonObject]) -> str:
@@ -188,14 +169,7 @@ def auc_text(rows: list[JsonObject]) -> str:
     return f"{statistics.mean(aucs):.2f}{spread}"
 
 
-BENCHMARK = Benchmark(
-    script=__file__,
-    about=__doc__,
-    settings=DefaultsSettings,
-    measure=compare,
-    text=table,
-    device=False,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=DefaultsSettings, measure=compare, text=table)
 
 if __name__ == "__main__":
     BENCHMARK.main()

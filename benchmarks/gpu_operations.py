@@ -1,8 +1,5 @@
 """The project's operations on a GPU without TensorFlow: compared with NumPy, timed, an epoch.
 
-    python benchmarks/gpu_operations.py [--parts check time epoch] [--rows 41000000]
-        [--seconds 40] [--tiny] [--emulate] [--json FILE] [--overwrite]
-
 Needs a GPU, NumPy, CuPy and a C++ compiler, nothing else. It compiles the operations with a small
 header in place of TensorFlow's, and loads the kernels as training does.
 
@@ -29,7 +26,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
 from gpu.sizes import TINY, Sizes
-from harness.benchmark import Benchmark
+from harness import Benchmark
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("check", "time", "epoch")
@@ -88,7 +85,7 @@ def verdict(result: JsonObject) -> str:
     return f"all {count} checks are right" if not wrong else f"{wrong} of {count} checks are WRONG"
 
 
-def refuse_wrong(result: JsonObject) -> None:
+def refuse_wrong(_: GpuSettings, result: JsonObject) -> None:
     """End with an error if a check is wrong.
 
     Raises:
@@ -99,9 +96,8 @@ def refuse_wrong(result: JsonObject) -> None:
 
 
 BENCHMARK = Benchmark(
-    script=__file__, about=__doc__, settings=GpuSettings, measure=measure, text=verdict,
-    device=False, check=refuse_wrong,
-)  # fmt: skip
+    about=__doc__, settings=GpuSettings, measure=measure, text=verdict, finish=refuse_wrong
+)
 
 if __name__ == "__main__":
     BENCHMARK.main()

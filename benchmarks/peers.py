@@ -1,13 +1,7 @@
 """Compare this project with others that train the same model: rows per second and test AUC.
 
-    python benchmarks/peers.py [--rows 450000] [--ids 220000] [--batches 1024,8192,65536]
-        [--epochs 1] [--rounds 5] [--lr 0.001] [--rule sqrt] [--contestants A,B,C]
-        [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
-        [--authors CHECKOUT --authors-python PYTHON] [--hugectr-python PYTHON]
-        [--work DIR] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
-
-They train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, with
-the same batches and epochs. Each contestant has one turn in every round. The contestants:
+They train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) for an epoch on the same
+generated rows, with the same batches. Each has one turn in every round. The contestants:
 
 bare-mlp         only the arithmetic of the MLP, on constant input: the reference
 cowclip UPDATE   this project's training step, with hidden layers in float32 or the named precision
@@ -21,11 +15,11 @@ hugectr-global   the same, with Adam on all rows at every step
 hugectr-wide-and-deep, hugectr-dcn
                  HugeCTR's W&D and DCN, which are not compared with our DeepFM
 
-The clock starts after two steps, when everything is compiled. The learning rate `--lr` is that of
-batch 1024. For other batches, CowClip scales it by its own rule, the others by `--rule`. The AUC is
-computed here, from each contestant's predictions for the held-out tenth of the rows. After some
-hundred steps it shows whether all learned the same, so large batches need more --rows or --epochs.
-The initial MLP differs: this project uses He initialization, the packages Glorot.
+The clock starts after two steps, when everything is compiled. The learning rate is 0.001 at batch
+1024. For other batches, CowClip scales it by its own rule, the others by the square root. The AUC
+is computed here, from each contestant's predictions for the held-out tenth of the rows. After some
+hundred steps it shows whether all learned the same, so large batches need more --rows. The initial
+MLP differs: this project uses He initialization, the packages Glorot.
 
 Run it on an idle machine; "rounds" and "load_before" in the JSON show whether it was idle. Busy
 cores slow Torch most, because its waiting threads spin. On a busy machine,
@@ -51,45 +45,158 @@ merlin-hugectr:23.12 and 24.06: install this project there in an environment of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import cowclip_merlin as cc
 from contestants import cowclip
-from contestants.job import Job
+from contestants.job import WARM_UP_STEPS, Job
 from contestants.rows import Log, generate, write_hugectr_folder, write_rows
-from contestants.settings import (
-    KINDS,
-    OTHER_MODELS,
-    OURS,
-    PEERS,
-    REFERENCE,
-    YARDSTICK,
-    PeerSettings,
-    make_job,
-)
-from cowclip_merlin import compat
-from cowclip_merlin.types import Array, JsonObject
-from harness.benchmark import Benchmark
-from harness.rounds import in_turn, ratios
+from cowclip_merlin import choices, compat, roc_auc
+from cowclip_merlin.bench.random_data import check_vocabulary_size
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import steps_per_epoch
+from cowclip_merlin.scaling import RULES, rebase, scale
+from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.types import JsonObject
+from harness import Benchmark, in_turn, ratios
 
+BASE_BATCH, RATE, WARMUP_EPOCHS, SEED = 1024, 1e-3, 0.1, 1234
+YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
+OURS = (
+    YARDSTICK,
+    *(f"cowclip {update}" for update in choices.UPDATES),
+    "cowclip exact bfloat16",
+    "keras-adam",
+)
+# Name -> module of `contestants` that runs it, and its options.
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "deepctr": ("deepctr",),
+    "fuxictr": ("fuxictr", "--loader=fuxictr"),
+    "fuxictr-memory": ("fuxictr", "--loader=memory"),
+    "authors": ("authors",),
+    "hugectr": ("hugectr", "--model=deepfm", "--update=Local"),
+    "hugectr-global": ("hugectr", "--model=deepfm", "--update=Global"),
+    "hugectr-wide-and-deep": ("hugectr", "--model=wide_and_deep", "--update=Local"),
+    "hugectr-dcn": ("hugectr", "--model=dcn", "--update=Local"),
+}
+OTHER_MODELS = ("hugectr-wide-and-deep", "hugectr-dcn")
+CONTESTANTS = (*OURS, *PEERS)
 Key = tuple[int, str]  # batch, contestant
+
+
+def _python(kind: str) -> Any:
+    what = f"of the environment with {kind}'s packages"
+    return option(None, what, metavar="PYTHON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings(Settings):
+    """What is compared."""
+
+    work: Path = option(Path("work/peers"), "folder of rows, predictions and the peers' logs")
+    rows: int = option(450_000, "generated; a tenth is held out", at_least=100)
+    ids: int = option(220_000, "of all fields together")
+    batches: tuple[int, ...] = option((1024, 8192, 65536), "rows per step", at_least=1, unique=True)
+    rounds: int = option(5, "turns of every contestant at every batch", at_least=1)
+    contestants: tuple[str, ...] = option(
+        CONTESTANTS, "some of these", metavar="A,B,C", choices=CONTESTANTS, unique=True
+    )
+    deepctr_python: str | None = _python("deepctr")
+    fuxictr_python: str | None = _python("fuxictr")
+    authors_python: str | None = _python("authors")
+    hugectr_python: str | None = _python("hugectr")
+    checkout: Path | None = option(
+        None, "folder of the authors' code", flag="--authors", kind=Path, metavar="CHECKOUT"
+    )
+    device: str = device_option()
+    mlp: tuple[int, ...] = (400, 400, 400)
+
+    def __post_init__(self) -> None:
+        """Check each value, the number of steps, and the other packages' programs."""
+        super().__post_init__()
+        check_vocabulary_size("--ids", self.ids)
+        for batch in self.batches:
+            if steps_per_epoch(self.rows - self.rows // 10, batch) <= WARM_UP_STEPS:
+                raise InputError(
+                    f"--batches {batch}: no step is left to measure after the first "
+                    f"{WARM_UP_STEPS}; give more --rows"
+                )
+        for kind in {kind for kind, *_ in PEERS.values()}:
+            python = self.python(kind)
+            if python is not None and shutil.which(python) is None:
+                raise InputError(f"--{kind}-python {python}: no such program; give a bin/python")
+        if self.checkout is not None and not (self.checkout / "train.py").is_file():
+            raise InputError(
+                f"--authors {self.checkout}: has no train.py; give a checkout of LargeBatchCTR"
+            )
+
+    def python(self, kind: str) -> str | None:
+        """The interpreter of a peer's environment."""
+        return getattr(self, f"{kind}_python")
+
+    @property
+    def runs_hugectr(self) -> bool:
+        """Whether a contestant needs the rows as a folder for HugeCTR."""
+        chosen = {PEERS[name][0] for name in self.contestants if name in PEERS}
+        return "hugectr" in chosen and self.hugectr_python is not None
+
+    def missing(self, name: str) -> str | None:
+        """Return which required options a contestant lacks; None if it can run."""
+        kind = PEERS[name][0] if name in PEERS else ""
+        needed = [f"--{kind}-python"] if kind and self.python(kind) is None else []
+        needed += ["--authors"] if kind == "authors" and self.checkout is None else []
+        return f"not run: give {' and '.join(needed)}" if needed else None
+
+
+def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
+    """Make the job of one contestant at one batch size."""
+    values = {"embedding_lr": RATE, "dense_lr": RATE, "warmup_epochs": WARMUP_EPOCHS}
+    scaled = scale(rebase("criteo", batch_size=BASE_BATCH, values=values), to=batch)
+    plain = RATE * RULES["sqrt"](batch / BASE_BATCH).dense_lr
+    clipped = name.startswith("cowclip") or name == "authors"
+    work, hugectr = settings.work.absolute(), name.startswith("hugectr")
+    return Job(
+        rows_file=work / ("hugectr" if hugectr else "rows.npz"),
+        predictions=work / f"{name.replace(' ', '-')}.npy",
+        batch=batch,
+        epochs=1,
+        lr=scaled.dense_lr if clipped else plain,
+        embedding_lr=scaled.embedding_lr,
+        l2=scaled.l2,
+        r=scaled.r,
+        zeta=scaled.zeta,
+        warmup_epochs=scaled.warmup_epochs,
+        init_std=scaled.init_std,
+        embedding_dim=10,
+        mlp=",".join(map(str, settings.mlp)),
+        seed=SEED,
+    )
 
 
 def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     """Train once in a separate process; return rows per second and versions, or the error."""
+    kind, *options = PEERS[name]
+    if kind == "authors":
+        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
+    # Run it as a module: as a file, deepctr.py would hide the package deepctr in sys.path.
+    # Keep symbolic links in the path, because they select the environment of a Python.
+    python = Path(shutil.which(settings.python(kind))).absolute()
+    command = [str(python), "-m", f"contestants.{kind}", *options, *job.arguments()]
+    # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
+    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    given = {"env": environment, "cwd": Path(__file__).parent, "timeout": 3600.0}
     try:
-        done = _run_module(name, settings, job)
+        done = subprocess.run(command, capture_output=True, text=True, **given)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"status": f"failed: {error}"[:200]}
     job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
@@ -100,42 +207,19 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     return json.loads(said[-1])
 
 
-def _run_module(name: str, settings: PeerSettings, job: Job) -> subprocess.CompletedProcess:
-    kind, *options = PEERS[name]
-    if kind == "authors":
-        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
-    # Run it as a module: as a file, deepctr.py would hide the package deepctr in sys.path.
-    # Keep symbolic links in the path, because they select the environment of a Python.
-    python = Path(shutil.which(settings.pythons[kind]) or settings.pythons[kind]).absolute()
-    # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
-    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    return subprocess.run(
-        [str(python), "-m", f"contestants.{kind}", *options, *job.arguments()],
-        capture_output=True,
-        text=True,
-        timeout=settings.timeout,
-        env=environment,
-        cwd=Path(__file__).parent,
-    )
-
-
 def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> JsonObject:
     """Run one contestant's turn; return rows per second and AUC, or a status."""
-    missing = settings.missing(name)
-    if missing:
+    if missing := settings.missing(name):
         return {"status": missing}
     job = make_job(name, settings, batch)
     if name in OURS:
-        rate, probabilities = cowclip.run(name, log, job)
-        return {"rows_per_second": rate, "auc": _auc(log, probabilities)}
-    said = run_peer(name, settings, job)
-    return said if "status" in said else said | {"auc": _auc(log, np.load(job.predictions))}
-
-
-def _auc(log: Log, probabilities: Array | None) -> float | None:
-    if probabilities is None or not np.isfinite(probabilities).all():
-        return None
-    return cc.roc_auc(log.test.label, probabilities)
+        rate, scores = cowclip.run(name, log, job)
+        found = {"rows_per_second": rate}
+    else:
+        found = run_peer(name, settings, job)
+        scores = None if "status" in found else np.load(job.predictions)
+    known = scores is not None and np.isfinite(scores).all()
+    return {"auc": roc_auc(log.test.label, scores) if known else None} | found
 
 
 def compare(settings: PeerSettings) -> JsonObject:
@@ -143,12 +227,8 @@ def compare(settings: PeerSettings) -> JsonObject:
     # TensorFlow warns about every rebuilt model, and every round rebuilds the models.
     compat.tensorflow().get_logger().setLevel("ERROR")
     settings.work.mkdir(parents=True, exist_ok=True)
-    log = generate(
-        rows=settings.rows,
-        held_out=settings.held_out,
-        ids=settings.ids,
-        seed=settings.seed,
-    )
+    rows = settings.rows
+    log = generate(rows=rows, held_out=rows // 10, ids=settings.ids, seed=SEED)
     write_rows(log, settings.work / "rows.npz")
     if settings.runs_hugectr:
         write_hugectr_folder(log, settings.work / "hugectr")
@@ -157,95 +237,58 @@ def compare(settings: PeerSettings) -> JsonObject:
         for batch in settings.batches
         for name in settings.contestants
     }
-    turns = in_turn(cases, settings.rounds, progress=True)
+    turns = in_turn(cases, settings.rounds)
+    shown = ("rows", "ids", "batches", "rounds", "contestants", "mlp")
     return {
         "what": "rows per second of training and test AUC, this project and others",
-        "settings": _shown(settings),
+        "settings": {name: value for name, value in asdict(settings).items() if name in shown},
         "click_rate": round(float(log.train.label.mean()), 4),
-        "results": [_result(key, turns) for key in cases],
+        "results": [result_of(key, turns) for key in cases],
     }
 
 
-def _shown(settings: PeerSettings) -> JsonObject:
-    """Return the settings without the paths of this machine."""
-    private = ("work", "pythons", "checkout", "timeout")
-    return {name: value for name, value in asdict(settings).items() if name not in private}
-
-
-def _result(key: Key, turns: Mapping[Key, list[JsonObject]]) -> JsonObject:
+def result_of(key: Key, turns: Mapping[Key, list[JsonObject]]) -> JsonObject:
+    """Return the medians of a contestant at a batch size, and its ratios to others."""
     batch, name = key
     bad = [one["status"] for one in turns[key] if "status" in one]
     if bad:
         return {"contestant": name, "batch": batch, "status": bad[0]}
-    speeds = _speeds(turns[key])
+    speeds = [one["rows_per_second"] for one in turns[key]]
     aucs = [one["auc"] for one in turns[key] if one["auc"] is not None]
-    ours = None if name in OTHER_MODELS else turns.get((batch, REFERENCE))
+
+    def ratio(other: str) -> float | None:
+        others = [one["rows_per_second"] for one in turns.get((batch, other), ())]
+        return round(statistics.median(ratios(speeds, others)), 3) if others else None
+
     return {
         "contestant": name,
         "batch": batch,
         "rows_per_second": round(statistics.median(speeds), 1),
         "rounds": [round(speed, 1) for speed in speeds],
         "auc": round(statistics.median(aucs), 5) if aucs else None,
-        "ratio_to_bare_mlp": _ratio(speeds, turns.get((batch, YARDSTICK))),
-        "ratio_to_cowclip": _ratio(speeds, ours),
+        "ratio_to_bare_mlp": ratio(YARDSTICK),
+        "ratio_to_cowclip": None if name in OTHER_MODELS else ratio(REFERENCE),
         "versions": turns[key][0].get("versions"),
     }
-
-
-def _speeds(turns: list[JsonObject]) -> list[float]:
-    return [one["rows_per_second"] for one in turns]
-
-
-def _ratio(speeds: list[float], others: list[JsonObject] | None) -> float | None:
-    """Return the median of the ratios of each round."""
-    if not others:
-        return None
-    return round(statistics.median(ratios(speeds, _speeds(others))), 3)
 
 
 def table(result: JsonObject) -> str:
     """Format the result as text."""
     of = ("of bare MLP", f"of {REFERENCE}")
-    return "\n".join(
-        [
-            f"{'contestant':<16}{'batch':>8}{'rows/s':>11}{of[0]:>13}{of[1]:>17}{'AUC':>9}",
-            *_lines(result["results"]),
-        ]
-    )
-
-
-def _lines(results: list[JsonObject]) -> Iterator[str]:
-    for row in results:
-        start = f"{row['contestant']:<16}{row['batch']:>8}"
+    lines = [f"{'contestant':<16}{'batch':>8}{'rows/s':>11}{of[0]:>13}{of[1]:>17}{'AUC':>9}"]
+    for row in result["results"]:
+        line = f"{row['contestant']:<16}{row['batch']:>8}"
         if "status" in row:
-            yield f"{start}  {row['status']}"
+            lines.append(f"{line}  {row['status']}")
             continue
         shares = (row["ratio_to_bare_mlp"], row["ratio_to_cowclip"])
         mlp, ours = ("-" if share is None else f"{share:.3f}" for share in shares)
         auc = "-" if row["auc"] is None else f"{row['auc']:.4f}"
-        yield f"{start}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}"
+        lines.append(f"{line}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}")
+    return "\n".join(lines)
 
 
-def _add_pythons(parser: argparse.ArgumentParser) -> None:
-    for kind in KINDS:
-        what = f"of the environment with {kind}'s packages"
-        parser.add_argument(f"--{kind}-python", metavar="PYTHON", help=what)
-
-
-def _read_pythons(args: argparse.Namespace) -> JsonObject:
-    pythons = {kind: getattr(args, f"{kind}_python") for kind in KINDS}
-    return {"pythons": {kind: python for kind, python in pythons.items() if python is not None}}
-
-
-BENCHMARK = Benchmark(
-    script=__file__,
-    about=__doc__,
-    settings=PeerSettings,
-    measure=compare,
-    text=table,
-    add_options=_add_pythons,
-    read_options=_read_pythons,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=PeerSettings, measure=compare, text=table)
 
 if __name__ == "__main__":
     BENCHMARK.main()

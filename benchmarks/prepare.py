@@ -1,8 +1,5 @@
 """Compare `prepare` with plain pandas and polars, and with itself on Dask workers.
 
-    python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--workers 1,2] [--work DIR]
-        [--without pandas] [--json FILE] [--overwrite]
-
 All read a generated Criteo-format log and split it by the same hash. They learn ids by descending
 frequency and min-max on the training rows, and write parquet. Every run is a separate process, and
 they alternate. With several sizes, such as --rows 1000000,4000000, each is measured in turn. polars
@@ -16,10 +13,9 @@ with one thread. They load this package before the run. 0 workers: threads of th
 from __future__ import annotations
 
 import shutil
-import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -28,76 +24,55 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin.checks import check_at_least_one, check_unique, one_of
-from cowclip_merlin.settings import option, parse_integers, parse_names
+import numpy as np
+
+from cowclip_merlin.settings import Settings, option, parse_names
 from cowclip_merlin.synthetic.criteo_log import generate
-from cowclip_merlin.types import Json, JsonObject
-from harness.benchmark import Benchmark
-from harness.processes import COWCLIP, timed
-from harness.rounds import in_turn, ratios
-from harness.tables import markdown
+from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workflows.ingest import Split, is_test
+from cowclip_merlin.workflows.raw.log_format import CRITEO
+from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, spread, timed
 
 OTHERS = ("pandas", "polars")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(parse_integers("--workers", text, like="1,2")) if text else ()
-
-
 @dataclass(frozen=True, kw_only=True)
-class PrepareBenchmarkSettings:
-    """Settings of the measurement.
+class PrepareBenchmarkSettings(Settings):
+    """What is measured."""
 
-    Attributes:
-        rows: rows of the generated logs.
-        runs: runs of each program.
-        workers: numbers of Dask workers to compare, on the first log.
-        work: folder of the logs and outputs.
-        without: programs to leave out.
-
-    Raises:
-        InputError: if a number is out of range or given twice.
-    """
-
-    rows: tuple[int, ...] = option((1_000_000,), "of the generated logs")
-    runs: int = option(5, "of each side")
-    workers: tuple[int, ...] = option((), "also run on this many Dask workers", convert=_numbers)
+    rows: tuple[int, ...] = option((1_000_000,), "of the generated logs", at_least=1, unique=True)
+    runs: int = option(5, "of each side", at_least=1)
+    workers: tuple[int, ...] = option(
+        (), "also run on this many Dask workers, on the first log", at_least=1, unique=True,
+        convert=lambda text: tuple(int(n) if n.isdigit() else n for n in parse_names(text)),
+    )  # fmt: skip
     work: Path = option(Path("work/prepare"), "folder of the logs and outputs")
-    without: tuple[str, ...] = option((), "leave out pandas or polars", convert=parse_names)
+    without: tuple[str, ...] = option(
+        (), "leave out pandas or polars", convert=parse_names, choices=OTHERS, metavar="A,B"
+    )
 
-    def __post_init__(self) -> None:
-        """Reject values that cannot be measured."""
-        numbers = {"--rows": self.rows, "--workers": self.workers}
-        check_at_least_one(numbers | {"--runs": self.runs})
-        check_unique(numbers)
-        for who in self.without:
-            one_of("--without", who, OTHERS)
+    @property
+    def others(self) -> list[str]:
+        """The other programs that take part."""
+        return [who for who in OTHERS if who not in self.without and find_spec(who)]
+
+
+def _test_rows(count: int) -> np.ndarray:
+    return is_test(np.arange(count, dtype=np.uint64), Split(test_fraction=0.1))
 
 
 def with_pandas(log: Path, out: Path) -> None:
     """Prepare with pandas, with the whole file in memory."""
     import csv
 
-    import numpy as np
     import pandas as pd
 
-    from cowclip_merlin.workflows.ingest import Split, is_test
-    from cowclip_merlin.workflows.raw.log_format import CRITEO
-
     types = dict.fromkeys(CRITEO.categorical, str) | dict.fromkeys(CRITEO.continuous, float)
+    # As `prepare`: only an empty cell is missing, and quotes belong to the value.
+    cells = {"keep_default_na": False, "na_values": [""], "quoting": csv.QUOTE_NONE}
     names = list(CRITEO.file_columns)
-    frame = pd.read_csv(
-        log,
-        sep="\t",
-        header=None,
-        names=names,
-        dtype=types,
-        # As `prepare`: only an empty cell is missing, and quotes belong to the value.
-        keep_default_na=False,
-        na_values=[""],
-        quoting=csv.QUOTE_NONE,
-    )
-    test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
+    frame = pd.read_csv(log, sep="\t", header=None, names=names, dtype=types, **cells)
+    test = _test_rows(len(frame))
     parts = {"train": frame[~test].copy(), "test": frame[test].copy()}
     for column in CRITEO.categorical:
         counts = parts["train"][column].value_counts()
@@ -119,18 +94,14 @@ def with_pandas(log: Path, out: Path) -> None:
 
 def with_polars(log: Path, out: Path) -> None:
     """Prepare with polars, with the whole file in memory and on all cores."""
-    import numpy as np
     import polars as pl
-
-    from cowclip_merlin.workflows.ingest import Split, is_test
-    from cowclip_merlin.workflows.raw.log_format import CRITEO
 
     types = dict.fromkeys(CRITEO.categorical, pl.String)
     types |= dict.fromkeys(CRITEO.continuous, pl.Float64) | {CRITEO.label: pl.Int8}
     schema = {name: types[name] for name in CRITEO.file_columns}
     options = {"separator": "\t", "has_header": False, "null_values": [""], "quote_char": None}
     frame = pl.read_csv(log, schema=schema, **options)
-    test = pl.Series(is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1)))
+    test = pl.Series(_test_rows(len(frame)))
     parts = {"train": frame.filter(~test), "test": frame.filter(test)}
     del frame
     for column in CRITEO.categorical:
@@ -172,8 +143,14 @@ def same_apart(ours: Path, theirs: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, float]:
-    """Measure one run of "ours", with more options, or of another program into a new folder."""
+def same_files(one: Path, other: Path) -> bool:
+    """Return whether all parquet files of two prepared folders have the same bytes."""
+    found = [{f.relative_to(x): f.read_bytes() for f in x.rglob("*.parquet")} for x in (one, other)]
+    return found[0] == found[1]
+
+
+def run_once(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, float]:
+    """Measure one run of "prepare", with more options, or of another program into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who in OTHERS:
         command = [sys.executable, __file__, f"--{who}", str(log), str(out)]
@@ -182,13 +159,13 @@ def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, f
     return timed([*command, *more], out.with_suffix(".log"))
 
 
-def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float, float]:
-    """Measure as `timed`, with the largest peak memory of a Dask worker.
+def run_on_workers(log: Path, out: Path, workers: int) -> tuple[float, float, float]:
+    """Measure as `run_once`, with the largest peak memory of a Dask worker.
 
     With 0 workers, the memory is that of the process. The CPU seconds are those of the process.
     """
     if not workers:
-        return measure(log, out, "ours")
+        return run_once(log, out, "prepare")
     from distributed import Client, LocalCluster
 
     start = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
@@ -197,22 +174,14 @@ def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float, f
         Client(cluster) as client,
     ):
         client.run(import_module, "cowclip_merlin.workflows.encoder")
-        address = cluster.scheduler_address
-        seconds, _, cpu = measure(log, out, "ours", "--scheduler", address)
-        peaks = client.run(_peak_mb)
-    return seconds, max(peaks.values()), cpu
+        seconds, _, cpu = run_once(log, out, "prepare", "--scheduler", cluster.scheduler_address)
+        return seconds, max(client.run(_peak_mb).values()), cpu
 
 
 def _peak_mb() -> float:
     """Return the peak memory of this process; `getrusage` would include the one that started it."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
-def same_files(one: Path, other: Path) -> bool:
-    """Return whether all parquet files of two prepared folders have the same bytes."""
-    found = [{f.relative_to(x): f.read_bytes() for f in x.rglob("*.parquet")} for x in (one, other)]
-    return found[0] == found[1]
 
 
 def made(work: Path, rows: int) -> Path:
@@ -223,22 +192,16 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
-def others(settings: PrepareBenchmarkSettings) -> list[str]:
-    """Return the other programs that take part."""
-    return [who for who in OTHERS if who not in settings.without and find_spec(who)]
-
-
 def compare(settings: PrepareBenchmarkSettings, rows: int) -> JsonObject:
     """Measure all programs on a log of this size."""
     log = made(settings.work, rows)
     with TemporaryDirectory(dir=settings.work) as folder:
-        outs = {who: Path(folder) / who for who in ("ours", *others(settings))}
-        runs = {who: partial(measure, log, out, who) for who, out in outs.items()}
-        found = in_turn(runs, settings.runs, progress=True)
-        ours = outs.pop("ours")
+        outs = {who: Path(folder) / who for who in ("prepare", *settings.others)}
+        runs = {who: partial(run_once, log, out, who) for who, out in outs.items()}
+        found = in_turn(runs, settings.runs)
+        ours = outs.pop("prepare")
         equal = all(same_apart(ours, out) for out in outs.values())
     about = {"rows": rows, "text_mb": round(log.stat().st_size / 1e6, 1), "same_output": equal}
-    about["prepare"] = _recorded(found.pop("ours"))
     return about | {who: _recorded(results) for who, results in found.items()}
 
 
@@ -247,8 +210,8 @@ def compare_workers(settings: PrepareBenchmarkSettings) -> JsonObject:
     log = made(settings.work, settings.rows[0])
     with TemporaryDirectory(dir=settings.work) as folder:
         outs = {workers: Path(folder) / f"{workers}" for workers in (0, *settings.workers)}
-        runs = {n: partial(measure_workers, log, out, n) for n, out in outs.items()}
-        found = in_turn(runs, settings.runs, progress=True)
+        runs = {n: partial(run_on_workers, log, out, n) for n, out in outs.items()}
+        found = in_turn(runs, settings.runs)
         equal = all(same_files(outs[0], out) for out in outs.values())
     each = [{"workers": n} | _recorded(results) for n, results in found.items()]
     return {"rows": settings.rows[0], "same_bytes": equal, "runs": each}
@@ -261,19 +224,12 @@ def _recorded(results: Sequence[tuple[float, float, float]]) -> dict[str, list[f
     return rounded | {"peak_mb": [round(p) for p in peaks]}
 
 
-def run(settings: PrepareBenchmarkSettings) -> Mapping[str, Json]:
+def measure(settings: PrepareBenchmarkSettings) -> JsonObject:
     """Measure all that the settings ask for."""
     settings.work.mkdir(parents=True, exist_ok=True)
     result: JsonObject = {"sizes": [compare(settings, rows) for rows in settings.rows]}
-    result["other_versions"] = {who: version(who) for who in others(settings)}
-    if settings.workers:
-        result["workers"] = compare_workers(settings)
-    return result
-
-
-def _spread(numbers: Sequence[float], digits: int = 1) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{statistics.median(numbers):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    result["other_versions"] = {who: version(who) for who in settings.others}
+    return result | ({"workers": compare_workers(settings)} if settings.workers else {})
 
 
 def text(result: JsonObject) -> str:
@@ -281,40 +237,28 @@ def text(result: JsonObject) -> str:
     head = ("rows", "program", "s", "prepare / program", "CPU s", "peak MB", "same output")
     rows = []
     for size in result["sizes"]:
-        ours = size["prepare"]["seconds"]
         for who in ("prepare", *OTHERS):
-            if who not in size:
-                continue
-            of_who = size[who]
-            share = _spread(ratios(ours, of_who["seconds"]), 2)
-            cpu = _spread(of_who["cpu_seconds"]) if "cpu_seconds" in of_who else ""
-            peak, equal = f"{max(of_who['peak_mb']):,}", "yes" if size["same_output"] else "NO"
-            start = [f"{size['rows']:,}", who, _spread(of_who["seconds"]), share]
-            rows.append([*start, cpu, peak, equal])
-    found = markdown(head, "rlrrrrr", rows)
-    if "workers" not in result:
-        return found
-    workers = result["workers"]
-    head = ("Dask workers", "s", "peak MB of one")
-    rows = [
-        [str(each["workers"]), _spread(each["seconds"]), f"{max(each['peak_mb']):,}"]
-        for each in workers["runs"]
-    ]
-    equal = f"{workers['rows']:,} rows; same bytes in all parquet files: {workers['same_bytes']}"
-    return "\n".join([found, "", equal, "", markdown(head, "rrr", rows)])
+            if each := size.get(who):
+                share = spread(ratios(size["prepare"]["seconds"], each["seconds"]), 2)
+                peak, equal = f"{max(each['peak_mb']):,}", "yes" if size["same_output"] else "NO"
+                times = spread(each["seconds"]), share, spread(each["cpu_seconds"])
+                rows.append([f"{size['rows']:,}", who, *times, peak, equal])
+    parts = [markdown(head, "rlrrrrr", rows)]
+    if workers := result.get("workers"):
+        same_bytes = f"same bytes in all parquet files: {workers['same_bytes']}"
+        rows = [
+            [str(each["workers"]), spread(each["seconds"]), f"{max(each['peak_mb']):,}"]
+            for each in workers["runs"]
+        ]
+        parts += ["", f"{workers['rows']:,} rows; {same_bytes}", ""]
+        parts += [markdown(("Dask workers", "s", "peak MB of one"), "rrr", rows)]
+    return "\n".join(parts)
 
 
-BENCHMARK = Benchmark(
-    script=__file__,
-    about=__doc__,
-    settings=PrepareBenchmarkSettings,
-    measure=run,
-    text=text,
-    device=False,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=PrepareBenchmarkSettings, measure=measure, text=text)
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["--pandas"], ["--polars"]):  # a run of `measure`
+    if sys.argv[1:2] in (["--pandas"], ["--polars"]):  # of `run_once`
         run_other = with_pandas if sys.argv[1] == "--pandas" else with_polars
         run_other(*map(Path, sys.argv[2:]))
     elif sys.argv[1:2] == ["--same"]:  # of `same_apart`

@@ -1,30 +1,19 @@
 """A training step: what it takes, and what takes longer than it.
 
-    python benchmarks/step.py profile      time by operation
-    python benchmarks/step.py vocabulary   by size of the vocabulary, for every update
-    python benchmarks/step.py epoch        over a whole epoch, with what it postpones, and its AUC
-    python benchmarks/step.py growing      with a growing table, compared with a fixed one
-    python benchmarks/step.py loading      compared with the loaders
-    python benchmarks/step.py diagnostics  with diagnostics, compared with none
-    python benchmarks/step.py lists        on lists of ids, compared with one id per column
+    profile      time by operation
+    vocabulary   by size of the vocabulary, for every update
+    epoch        over a whole epoch, with what it postpones, and its AUC
+    growing      with a growing table, compared with a fixed one
+    loading      compared with the loaders
+    diagnostics  with diagnostics, compared with none
 
-`cowclip bench` compares models, updates, clips and batches.
+`cowclip bench` compares models, updates, clips, batches and lists of ids.
 """
 
-from harness.suite import Suite
+from harness import Suite
 
-SUITE = Suite(
-    about=__doc__,
-    parts={
-        "profile": "step_parts.profile",
-        "vocabulary": "step_parts.vocabulary",
-        "epoch": "step_parts.epoch",
-        "growing": "step_parts.growing_step",
-        "loading": "step_parts.loading",
-        "diagnostics": "step_parts.diagnostics",
-        "lists": "step_parts.lists",
-    },
-)
+PARTS = ("profile", "vocabulary", "epoch", "growing", "loading", "diagnostics")
+SUITE = Suite(about=__doc__, script="step.py", parts={x: f"step_parts.{x}" for x in PARTS})
 
 if __name__ == "__main__":
     SUITE.main()

@@ -1,8 +1,5 @@
 """Compare the speed of two versions of this project: this one and another checkout.
 
-    python benchmarks/versions.py --against DIR [--rows 100000] [--runs 5]
-        [--cases prepare] [--json FILE] [--overwrite]
-
 The other checkout has its environment in DIR/.venv (`make venv` there). Each case is a process, and
 the versions alternate. The CPU seconds of a case include its imports. `start` is the help of a
 command. `decode` makes ids of joined examples, with the public function for requests. Both versions
@@ -20,14 +17,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin.checks import check_at_least_one, check_unique, one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.settings import option, parse_names
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
-from harness.benchmark import Benchmark
-from harness.processes import COWCLIP, timed
-from harness.rounds import in_turn, ratios
-from harness.tables import markdown
+from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, spread, timed
 
 DECODE = """
 import json
@@ -57,66 +50,53 @@ NEEDS = {"join": "produce", "decode": "join", "online": "join"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class VersionsSettings:
-    """What is compared.
-
-    Attributes:
-        against: folder of the other checkout.
-        rows: rows of the generated logs.
-        runs: runs of each case and version.
-        cases: what is run, of `CASES`.
-
-    Raises:
-        InputError: if a number is out of range, or the other checkout has no environment.
-    """
+class VersionsSettings(Settings):
+    """What is compared."""
 
     against: Path = option(help="folder of the other checkout", metavar="DIR")
-    rows: int = option(100_000, "of the generated logs")
-    runs: int = option(5, "of each case and version")
-    cases: tuple[str, ...] = option(tuple(CASES), "what is run, in this order", convert=parse_names)
+    rows: int = option(100_000, "of the generated logs", at_least=1)
+    runs: int = option(5, "of each case and version", at_least=1)
+    cases: tuple[str, ...] = option(
+        tuple(CASES), "what is run, in this order", choices=tuple(CASES), metavar="A,B",
+        unique=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Reject what cannot be compared."""
-        check_at_least_one({"--rows": self.rows, "--runs": self.runs})
-        for case in self.cases:
-            one_of("--cases", case, CASES)
-        check_unique({"--cases": self.cases})
+        """Check each value, what the cases need, and the other environment."""
+        super().__post_init__()
         for i, case in enumerate(self.cases):
             if case in NEEDS and NEEDS[case] not in self.cases[:i]:
                 raise InputError(f"--cases: {case} reads what {NEEDS[case]} writes; put that first")
-        if not _python(self.against).exists():
-            raise InputError(f"{_python(self.against)} is missing: run `make venv` in that folder")
+        if not self.python.exists():
+            raise InputError(f"{self.python} is missing: run `make venv` in that folder")
 
-
-def _python(folder: Path) -> Path:
-    return folder.resolve() / ".venv" / "bin" / "python"
+    @property
+    def python(self) -> Path:
+        """The Python of the other checkout."""
+        return self.against.resolve() / ".venv" / "bin" / "python"
 
 
 def measure(settings: VersionsSettings) -> JsonObject:
     """Run every case of both versions in turn, in folders of their own."""
-    pythons = {"this": sys.executable, "other": str(_python(settings.against))}
-    with TemporaryDirectory() as work:
-        logs = {
-            "criteo.txt": ["--seed", "11"],
-            "events.csv": ["--seed", "1", "--drift", "--days", "1"],
-        }
-        for name, more in logs.items():
-            out = ["--out", str(Path(work) / name), "--rows", str(settings.rows)]
-            timed([sys.executable, "-c", COWCLIP, "generate", *out, *more], Path(work) / "log.txt")
-        _add_keys(Path(work) / "events.csv")
+    pythons = {"this": sys.executable, "other": str(settings.python)}
+    with TemporaryDirectory() as name:
+        work = Path(name)
+        events = ("--seed", "1", "--drift", "--days", "1")
+        for log, more in {"criteo.txt": ("--seed", "11"), "events.csv": events}.items():
+            words = ["generate", "--out", str(work / log), "--rows", str(settings.rows), *more]
+            timed([sys.executable, "-c", COWCLIP, *words], work / "log.txt")
+        _add_keys(work / "events.csv")
         runs = {
-            (case, version): partial(
-                _run, case, python, Path(work) / version, first=case == settings.cases[0]
-            )
+            (case, who): partial(_run, case, python, work / who, first=case == settings.cases[0])
             for case in settings.cases
-            for version, python in pythons.items()
+            for who, python in pythons.items()
         }
-        found = in_turn(runs, settings.runs, progress=True)
-    cases = {
-        case: {version: found[case, version] for version in pythons} for case in settings.cases
+        found = in_turn(runs, settings.runs)
+    return {
+        "rows": settings.rows,
+        "commits": {"this": _commit(Path(__file__).parent), "other": _commit(settings.against)},
+        "cases": {case: {who: found[case, who] for who in pythons} for case in settings.cases},
     }
-    commits = {"this": _commit(Path(__file__).parent), "other": _commit(settings.against)}
-    return {"rows": settings.rows, "commits": commits, "cases": cases}
 
 
 def _add_keys(log: Path) -> None:
@@ -148,25 +128,15 @@ def _commit(folder: Path) -> str:
 def text(result: JsonObject) -> str:
     """Return the medians of both versions, and the ratio of each round, as a Markdown table."""
     rows = []
-    for case, versions in result["cases"].items():
+    for case, found in result["cases"].items():
         for unit, digits in (("cpu_seconds", 2), ("peak_mb", 0)):
-            this, other = ([each[unit] for each in versions[who]] for who in ("this", "other"))
-            medians = [f"{statistics.median(each):,.{digits}f}" for each in (this, other)]
-            share = sorted(ratios(this, other))
-            spread = f"{statistics.median(share):.2f} ({share[0]:.2f} to {share[-1]:.2f})"
-            rows.append([case, unit.replace("_", " "), *medians, spread])
-    head = ("case", "what", "this", "other", "this / other")
-    return markdown(head, "llrrr", rows)
+            both = [[each[unit] for each in found[who]] for who in ("this", "other")]
+            medians = [f"{statistics.median(each):,.{digits}f}" for each in both]
+            rows.append([case, unit.replace("_", " "), *medians, spread(ratios(*both), 2)])
+    return markdown(("case", "what", "this", "other", "this / other"), "llrrr", rows)
 
 
-BENCHMARK = Benchmark(
-    script=__file__,
-    about=__doc__,
-    settings=VersionsSettings,
-    measure=measure,
-    text=text,
-    device=False,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=VersionsSettings, measure=measure, text=text)
 
 if __name__ == "__main__":
     BENCHMARK.main()

@@ -8,87 +8,52 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from contestants.job import Job, names, read_job, report
-from cowclip_merlin.types import Array, KerasModel, KerasOptimizer
+from contestants.job import Job, Rows, read_job, read_rows
 
 
-def load(checkout: Path, job: Job) -> ModuleType:
-    """Import their training script with the settings of this job."""
-    os.chdir(checkout)
-    sys.path.insert(0, str(checkout))
-    import train
-
-    sys.argv = [
-        "train.py",
-        f"--seed={job.seed}",
-        f"--bs={job.batch}",
-        f"--epoch={job.epochs}",
-        f"--sparse_embed_dim={job.embedding_dim}",
-        f"--lr={job.lr}",
-        f"--lr_embed={job.embedding_lr}",
-        f"--l2={job.l2}",
-        f"--clip={job.r}",
-        f"--bound={job.zeta}",
-        f"--init_stddev={job.init_std}",
-        "--log_freq=1000000000",
-    ]
-    train.args = train.parseargs()
-    return train
-
-
-def build(train: ModuleType, job: Job, rows: Mapping[str, Array]) -> KerasModel:
-    """Build their DeepFM with their training step."""
-    field_rows = rows["field_rows"].tolist()
-    ids, numbers = names(len(field_rows), "C"), names(rows["continuous"].shape[1], "I")
-    largest = {name: np.array([size - 1]) for name, size in zip(ids, field_rows)}
+def build(train: Any, job: Job, rows: Rows) -> Any:
+    """Compile their DeepFM with their step: an Adam for the embeddings, one for the rest."""
+    tf, adam = train.tf, train.tf.keras.optimizers.Adam
+    ids, numbers = rows.names()
+    largest = {name: np.array([size - 1]) for name, size in zip(ids, rows.field_rows.tolist())}
     _, deep, linear = train.get_feature_column(largest, ids, numbers)
-    return train.DeepFM(
-        linear,
-        deep,
-        dnn_hidden_units=job.widths,
-        dnn_dropout=0,
-        l2_reg_linear=job.l2,
-        l2_reg_embedding=job.l2,
-        keras_model=train.CustomModel,
-        seed=job.seed,
-    )
-
-
-def optimizer(train: ModuleType, model: KerasModel, job: Job, rows: int) -> KerasOptimizer:
-    """Make one Adam for the embeddings, and one with a warm-up for the rest."""
-    tf, warm_up = train.tf, round(job.warmup_epochs * -(-rows // job.batch))
-    rate = job.lr
-    if warm_up:
-        rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, warm_up, job.lr, power=1)
+    penalties = {"l2_reg_linear": job.l2, "l2_reg_embedding": job.l2}
+    known = {"dnn_hidden_units": job.widths, "dnn_dropout": 0, "seed": job.seed, **penalties}
+    model = train.DeepFM(linear, deep, keras_model=train.CustomModel, **known)
+    warm_up = round(job.warmup_epochs * -(-len(rows.label) // job.batch))
+    schedule = tf.keras.optimizers.schedules.PolynomialDecay
+    rate = schedule(0.0, warm_up, job.lr, power=1) if warm_up else job.lr
     tables = [layer for layer in model.layers if "sparse_emb_" in layer.name]
     others = [layer for layer in model.layers if "sparse_emb_" not in layer.name]
-    adam = tf.keras.optimizers.Adam
-    return train.tfa.optimizers.MultiOptimizer(
-        [(adam(job.embedding_lr), tables), (adam(rate), others)]
-    )
+    both = [(adam(job.embedding_lr), tables), (adam(rate), others)]
+    model.compile(train.tfa.optimizers.MultiOptimizer(both), "binary_crossentropy")
+    return model
 
 
 def main() -> None:
-    """Train once."""
+    """Train once, by their script with the settings of the job."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkout", type=Path, required=True)
+    parser.add_argument("--checkout", required=True)
     job, args = read_job(parser)
-    train = load(args.checkout, job)
-    from contestants.keras_fit import fit, score
+    os.chdir(args.checkout)
+    sys.path.insert(0, args.checkout)
+    import train
+
+    options = {
+        "seed": job.seed, "bs": job.batch, "epoch": job.epochs, "lr": job.lr, "l2": job.l2,
+        "sparse_embed_dim": job.embedding_dim, "lr_embed": job.embedding_lr, "clip": job.r,
+        "bound": job.zeta, "init_stddev": job.init_std, "log_freq": 10**9,
+    }  # fmt: skip
+    sys.argv = ["train.py", *(f"--{name}={value}" for name, value in options.items())]
+    train.args = train.parseargs()
+    from contestants.keras_fit import fit_and_report
 
     train.tf.random.set_seed(job.seed)
-    with np.load(job.rows_file) as rows:
-        model = build(train, job, rows)
-        model.compile(optimizer(train, model, job, len(rows["label"])), "binary_crossentropy")
-        rate = fit(model, rows, job)
-        versions = {"tensorflow": train.tf.__version__, "numpy": np.__version__}
-        report(job, score(model, rows), rate, versions)
+    fit_and_report(build(train, job, read_rows(job.rows_file)[0]), job)
 
 
 if __name__ == "__main__":

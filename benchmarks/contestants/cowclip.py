@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 import cowclip_merlin as cc
 from contestants.job import WARM_UP_STEPS, Clock, Job
-from contestants.rows import Log
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import CONTINUOUS, random_model
 from cowclip_merlin.bench.throughput import make_mlp_train_function
@@ -23,90 +19,60 @@ from cowclip_merlin.training.train_step import (
     make_train_function,
     steps_per_execution,
 )
-from cowclip_merlin.types import KerasOptimizer
+from cowclip_merlin.types import Array, KerasOptimizer
 
 if TYPE_CHECKING:
-    from cowclip_merlin.loading.row_order import PackedBatch
-    from cowclip_merlin.models import CTRModel
-
-Probabilities = npt.NDArray[np.float64]
+    from contestants.rows import Log
 
 
-def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
-    """Train "bare-mlp", "keras-adam", "cowclip UPDATE" or "cowclip UPDATE PRECISION" once.
-
-    Returns:
-        Rows per second, and the held-out rows' click probabilities; the bare MLP has none.
-    """
+def run(name: str, log: Log, job: Job) -> tuple[float, Array | None]:
+    """Train "bare-mlp", "keras-adam", "cowclip UPDATE" or "cowclip UPDATE PRECISION" once."""
     try:
-        if name == "bare-mlp":
-            return _bare_mlp(log, job), None
-        return _train(name, log, job)
+        return (_bare_mlp(log, job), None) if name == "bare-mlp" else _train(name, log, job)
     finally:
         compat.release_models()
+
+
+def _lengths(rows: int, job: Job) -> Iterator[list[int]]:
+    """Yield the steps of each call of an epoch: one warm-up call, then calls as in training."""
+    most, steps = steps_per_execution(job.batch), steps_per_epoch(rows, job.batch)
+    for epoch in range(job.epochs):
+        warm_up = [] if epoch else [WARM_UP_STEPS]
+        yield [*warm_up, *execution_lengths(sum(warm_up), steps, most, [])]
 
 
 def _bare_mlp(log: Log, job: Job) -> float:
     """Train only the MLP on constant input, with as many steps per call as the others."""
     inputs = len(log.fields) * job.embedding_dim + CONTINUOUS
-    train, loss_sum = make_mlp_train_function(
-        job.batch, inputs=inputs, widths=job.widths, lr=job.lr
-    )
+    given = {"inputs": inputs, "widths": job.widths, "lr": job.lr}
+    train, loss_sum = make_mlp_train_function(job.batch, **given)
     clock = Clock(loss_sum.numpy)
-    for epoch in range(job.epochs):
-        for steps in _lengths(len(log.train), job, epoch):
+    for lengths in _lengths(len(log.train), job):
+        for steps in lengths:
             train(steps)
             clock.tick(steps * job.batch, steps)
     return clock.rate()
 
 
-def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
+def _train(name: str, log: Log, job: Job) -> tuple[float, Array]:
     """Train like `cowclip train`: the same rows in memory, the same steps per call."""
-    tf = compat.tensorflow()
-    with computing_in(_precision(name)):
-        model = _model(log, job)
+    precision = (*name.split(), "float32", "float32")[2]
+    widths = {"embedding_dim": job.embedding_dim, "mlp": job.widths}
+    with computing_in(precision):
+        model = random_model("deepfm", log.fields, init_std=job.init_std, seed=job.seed, **widths)
     optimizer = _optimizer(name, log, job)
     optimizer._create_all_weights(model.trainable_variables)
-    loss_sum = tf.Variable(0.0, dtype=tf.float64)
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     data = DeviceData(log.train)
-    steps = make_train_function(model, optimizer, data, loss_sum)
-    clock = Clock(loss_sum.numpy)
-    for rows in _calls(data, job):
-        steps(rows, job.batch)
-        clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
+    train, clock = make_train_function(model, optimizer, data, loss_sum), Clock(loss_sum.numpy)
+    for epoch, lengths in enumerate(_lengths(data.rows, job)):
+        sizes = [n * job.batch for n in lengths]
+        for rows in data.variable_batches(sizes, seed=job.seed, epoch=epoch):
+            train(rows, job.batch)
+            clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
         optimizer.flush()  # the time includes the work that "exact" postpones
     return clock.rate(), Predictor(model, DeviceData(log.test)).predict()[:, 0]
-
-
-def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
-    """Return the steps of each call of an epoch: one warm-up call, then calls as in training."""
-    most, steps = steps_per_execution(job.batch), steps_per_epoch(rows, job.batch)
-    warm_up = [] if epoch else [WARM_UP_STEPS]
-    return [*warm_up, *execution_lengths(sum(warm_up), steps, most, [])]
-
-
-def _calls(data: DeviceData, job: Job) -> Iterator[PackedBatch]:
-    """Yield the rows of every call."""
-    for epoch in range(job.epochs):
-        rows = [n * job.batch for n in _lengths(data.rows, job, epoch)]
-        yield from data.variable_batches(rows, seed=job.seed, epoch=epoch)
-
-
-def _model(log: Log, job: Job) -> CTRModel:
-    return random_model(
-        "deepfm",
-        log.fields,
-        embedding_dim=job.embedding_dim,
-        mlp=job.widths,
-        init_std=job.init_std,
-        seed=job.seed,
-    )
-
-
-def _precision(name: str) -> str:
-    """Return the precision of the hidden layers: the third word of the name, else float32."""
-    return (*name.split(), "float32", "float32")[2]
 
 
 def _optimizer(name: str, log: Log, job: Job) -> KerasOptimizer:

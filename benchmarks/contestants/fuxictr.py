@@ -16,28 +16,21 @@ import fuxictr
 import numpy as np
 import torch
 from fuxictr.features import FeatureMap
+from fuxictr.pytorch import layers
 from fuxictr.pytorch.dataloaders.npz_dataloader import NpzDataLoader
-from fuxictr.pytorch.layers import (
-    FeatureEmbedding,
-    InnerProductInteraction,
-    LogisticRegression,
-    MLP_Block,
-)
 from fuxictr.pytorch.models import BaseModel
 
-from contestants.job import SCORING_BATCH, Clock, Job, by_name, names, read_job, report
+from contestants.job import SCORING_BATCH, Clock, Job, Rows, read_job, read_rows, report
 
 Batch = dict[str, torch.Tensor]
 
 
-def feature_map(field_rows: list[int], numbers: list[str], folder: Path) -> FeatureMap:
+def feature_map(rows: Rows, folder: Path, *, with_numbers: bool = True) -> FeatureMap:
     """Describe the columns for FuxiCTR."""
-    known = FeatureMap("peers", str(folder))
-    ids = {
-        name: {"type": "categorical", "vocab_size": size, "source": ""}
-        for name, size in zip(names(len(field_rows), "C"), field_rows)
-    }
-    raw = {name: {"type": "numeric", "source": ""} for name in numbers}
+    known, (names, numbers) = FeatureMap("peers", str(folder)), rows.names()
+    sizes = zip(names, rows.field_rows.tolist())
+    ids = {n: {"type": "categorical", "vocab_size": size, "source": ""} for n, size in sizes}
+    raw = {n: {"type": "numeric", "source": ""} for n in numbers if with_numbers}
     known.features, known.labels = OrderedDict({**ids, **raw}), ["label"]
     known.num_fields = known.get_num_fields()
     known.set_column_index()
@@ -47,29 +40,25 @@ def feature_map(field_rows: list[int], numbers: list[str], folder: Path) -> Feat
 class FuxiDeepFM(BaseModel):
     """Linear part, second-order part and MLP on shared embeddings."""
 
-    def __init__(self, field_rows: list[int], numbers: list[str], job: Job) -> None:
-        folder = job.predictions.parent
-        super().__init__(
-            feature_map(field_rows, numbers, folder),
-            gpu=0 if torch.cuda.is_available() else -1,
-            verbose=0,
-            model_root=str(folder),
-            metrics=["AUC"],
+    def __init__(self, rows: Rows, job: Job) -> None:
+        folder, gpu = job.predictions.parent, 0 if torch.cuda.is_available() else -1
+        known = {"gpu": gpu, "verbose": 0, "model_root": str(folder), "metrics": ["AUC"]}
+        super().__init__(feature_map(rows, folder), **known)
+        self.ids, self.numbers = rows.names()
+        ids, initial = feature_map(rows, folder, with_numbers=False), f"std={job.init_std}"
+        self.embedding = layers.FeatureEmbedding(
+            ids, job.embedding_dim, embedding_initializer=f"partial(nn.init.normal_, {initial})"
         )
-        ids = feature_map(field_rows, [], folder)
-        self.ids, self.numbers = list(ids.features), numbers
-        initial = f"partial(nn.init.normal_, std={job.init_std})"
-        self.embedding = FeatureEmbedding(ids, job.embedding_dim, embedding_initializer=initial)
-        self.linear = LogisticRegression(ids, use_bias=True)
-        self.pairs = InnerProductInteraction(len(field_rows), output="product_sum")
-        width = len(field_rows) * job.embedding_dim + len(numbers)
-        self.mlp = MLP_Block(width, hidden_units=list(job.widths), output_dim=1)
+        self.linear = layers.LogisticRegression(ids, use_bias=True)
+        self.pairs = layers.InnerProductInteraction(len(self.ids), output="product_sum")
+        width = len(self.ids) * job.embedding_dim + len(self.numbers)
+        self.mlp = layers.MLP_Block(width, hidden_units=list(job.widths), output_dim=1)
         self._max_gradient_norm = 10.0  # its `fit` sets this
         self.compile("adam", "binary_crossentropy", job.lr)
         self.reset_parameters()
         self.model_to_device()
 
-    def forward(self, inputs: Batch) -> dict[str, torch.Tensor]:
+    def forward(self, inputs: Batch) -> Batch:
         """Return the click probabilities of a batch."""
         columns = self.get_inputs(inputs)
         ids = {name: columns[name] for name in self.ids}
@@ -82,59 +71,46 @@ class FuxiDeepFM(BaseModel):
 class MemoryLoader:
     """Slice batches from tensors on the device, instead of FuxiCTR's row-by-row loader."""
 
-    def __init__(self, columns: Batch, *, batch: int, shuffle: bool) -> None:
-        self.columns, self.batch, self.shuffle = columns, batch, shuffle
+    def __init__(self, rows: Rows, device: Any, *, batch: int, shuffle: bool) -> None:
+        columns = rows.columns() | ({"label": rows.label} if len(rows.label) else {})
+        self.columns = {name: torch.from_numpy(x).to(device) for name, x in columns.items()}
+        self.count, self.batch, self.shuffle = len(rows.ids), batch, shuffle
+
+    def __len__(self) -> int:
+        """Count the batches, which FuxiCTR's `fit` asks for."""
+        return -(-self.count // self.batch)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
-        first = next(iter(self.columns.values()))
-        count, device = len(first), first.device
+        device = next(iter(self.columns.values())).device
         order = torch.randperm if self.shuffle else torch.arange
-        for rows in order(count, device=device).split(self.batch):
+        for rows in order(self.count, device=device).split(self.batch):
             yield {name: values[rows] for name, values in self.columns.items()}
 
 
-def tensors(ids: np.ndarray, continuous: np.ndarray, device: Any) -> Batch:
-    """Copy the columns to the device."""
-    return {k: torch.from_numpy(v).to(device) for k, v in by_name(ids, continuous).items()}
-
-
-def train_loader(model: FuxiDeepFM, rows: Any, job: Job, kind: str) -> Any:
-    """Batches of the training rows."""
-    if kind == "memory":
-        columns = tensors(rows["ids"], rows["continuous"], model.device)
-        columns["label"] = torch.from_numpy(rows["label"]).to(model.device)
-        return MemoryLoader(columns, batch=job.batch, shuffle=True)
-    file = job.predictions.with_name("fuxictr-rows.npz")
-    np.savez(file, label=rows["label"], **by_name(rows["ids"], rows["continuous"]))
-    return NpzDataLoader(model.feature_map, str(file), batch_size=job.batch, shuffle=True)
-
-
-def train(model: FuxiDeepFM, loader: Any, job: Job) -> float:
-    """Train with FuxiCTR's step; return rows per second."""
+def main() -> None:
+    """Train once with FuxiCTR's step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--loader", choices=("fuxictr", "memory"), default="fuxictr")
+    job, args = read_job(parser)
+    torch.manual_seed(job.seed)
+    rows, test = read_rows(job.rows_file)
+    model = FuxiDeepFM(rows, job)
+    if args.loader == "memory":
+        loader = MemoryLoader(rows, model.device, batch=job.batch, shuffle=True)
+    else:
+        file = job.predictions.with_name("fuxictr-rows.npz")
+        np.savez(file, label=rows.label, **rows.columns())
+        loader = NpzDataLoader(model.feature_map, str(file), batch_size=job.batch, shuffle=True)
     clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
     model.train()
     for _ in range(job.epochs):
         for batch in loader:
             model.train_step(batch).item()  # its own loop reads the loss, too
             clock.tick(len(batch["label"]))
-    return clock.rate()
-
-
-def main() -> None:
-    """Train once."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--loader", choices=("fuxictr", "memory"), default="fuxictr")
-    job, args = read_job(parser)
-    torch.manual_seed(job.seed)
-    with np.load(job.rows_file) as rows:
-        numbers = names(rows["continuous"].shape[1], "I")
-        model = FuxiDeepFM(rows["field_rows"].tolist(), numbers, job)
-        rate = train(model, train_loader(model, rows, job, args.loader), job)
-        held_out = tensors(rows["test_ids"], rows["test_continuous"], model.device)
-        scoring = MemoryLoader(held_out, batch=SCORING_BATCH, shuffle=False)
-        versions = {"fuxictr": fuxictr.__version__, "torch": torch.__version__}
-        report(job, model.predict(scoring), rate, versions)
+    rate = clock.rate()
+    scores = model.predict(MemoryLoader(test, model.device, batch=SCORING_BATCH, shuffle=False))
+    report(job, scores, rate, fuxictr=fuxictr.__version__, torch=torch.__version__)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ CowClip, and options for it have no effect; nor has `--init-std`.
 
 Columns with several values per row are slots with up to `nnz_per_slot` keys. `--combiner` is for
 all of them, since they share one `SparseEmbedding`; HugeCTR has no sqrtn.
+
+The layers have the weights of this project's models with `continuous="deep"`. W&D and DeepFM keep
+the first-order weight of an id as one more column of its embedding, like HugeCTR's sample
+`samples/deepfm/deepfm_parquet.py`. HugeCTR copies a tensor that several layers read
+(`Model::graph_analysis` in `HugeCTR/src/pybind/model_compile.cpp`).
 """
 
 from __future__ import annotations
@@ -38,12 +43,14 @@ import numpy as np
 import pyarrow.parquet as pq
 from mpi4py import MPI  # noqa: F401 - HugeCTR's samples import it, which initializes MPI
 
-from contestants.hugectr_layers import LABEL, LOGIT, MODELS, add_layers
 from contestants.job import SCORING_BATCH, Clock, Job, read_job, report
 
+MODELS = ("wide_and_deep", "deepfm", "dcn")
 UPDATES = ("Local", "Global", "LazyGlobal")
-COMBINERS = ("mean", "sum")
+COMBINERS = ("mean", "sum")  # no key gives zeros (forward_mean_kernel, forward_per_gpu_functor.cu)
 UNUSED = dict.fromkeys(("embedding_lr", "l2", "r", "zeta", "warmup_epochs", "init_std"), 0.0)
+LABEL, LOGIT = "label", "logit"  # the tensors that are copied
+CROSS_LAYERS = 3
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
@@ -101,9 +108,75 @@ def build(
         epsilon=1e-7,
     )
     model = hugectr.Model(solver=solver, reader_params=reader, opt_params=optimizer)
-    add_layers(model, data, job, name=name, optimizer=optimizer, combiner=combiner)
+    slots, dim, first_order = len(data["slot_names"]), job.embedding_dim, name != "dcn"
+    most_keys = data["nnz_per_slot"]
+    ids = hugectr.DataReaderSparseParam(
+        top_name="ids", nnz_per_slot=most_keys, is_fixed_length=False, slot_num=slots
+    )
+    model.add(
+        hugectr.Input(
+            label_dim=data["label_dim"],
+            label_name=LABEL,
+            dense_dim=data["dense_dim"],
+            dense_name="x",
+            data_reader_sparse_param_array=[ids],
+        )
+    )
+    model.add(
+        hugectr.SparseEmbedding(
+            embedding_type=hugectr.Embedding_t.LocalizedSlotSparseEmbeddingHash,
+            embedding_vec_size=dim + first_order,
+            combiner=combiner if max(most_keys) > 1 else "sum",
+            sparse_embedding_name="embedding",
+            bottom_name="ids",
+            slot_size_array=data["slot_size_array"],
+            optimizer=optimizer,
+        )
+    )
+    _add_layers(model, job, name, slots)
     model.compile()
     return model
+
+
+def _add_layers(model: Any, job: Job, name: str, slots: int) -> None:
+    """Add the layers and the loss, as in docs/reference.md."""
+    dim, zero = job.embedding_dim, hugectr.Initializer_t.Zero
+
+    def layer(kind: str, bottoms: str, tops: str, **options: Any) -> None:
+        names = {"bottom_names": bottoms.split(), "top_names": tops.split()}
+        kinds = {"layer_type": getattr(hugectr.Layer_t, kind)}
+        model.add(hugectr.DenseLayer(**kinds, **names, **options))
+
+    def linear(bottom: str, top: str, width: int) -> None:
+        # HugeCTR's default would start the bias at random.
+        layer("InnerProduct", bottom, top, num_output=width, bias_init_type=zero)
+
+    if name == "dcn":
+        layer("Reshape", "embedding", "v", leading_dim=slots * dim)
+    else:  # split the embeddings into the vectors and the sum of the first-order weights
+        layer("Reshape", "embedding", "table_rows", leading_dim=dim + 1)
+        layer("Slice", "table_rows", "vectors weights", ranges=[(0, dim), (dim, dim + 1)])
+        layer("Reshape", "vectors", "v", leading_dim=slots * dim)
+        layer("Reshape", "weights", "weights_by_slot", leading_dim=slots)
+        layer("ReduceSum", "weights_by_slot", "first_order", axis=1)
+    layer("Concat", "v x", "hidden0")
+    for number, width in enumerate(job.widths, 1):
+        linear(f"hidden{number - 1}", f"sums{number}", width)
+        layer("ReLU", f"sums{number}", f"hidden{number}")
+    hidden = f"hidden{len(job.widths)}"
+    if name == "dcn":
+        layer("MultiCross", "v", "cross", num_layers=CROSS_LAYERS)
+        layer("Concat", f"cross {hidden}", "cross_and_deep")
+        linear("cross_and_deep", LOGIT, 1)
+    else:
+        linear(hidden, "deep", 1)
+        parts = "deep first_order"
+        if name == "deepfm":
+            layer("FmOrder2", "v", "pairs_by_column", out_dim=dim)
+            layer("ReduceSum", "pairs_by_column", "pairs", axis=1)
+            parts += " pairs"
+        layer("Add", parts, LOGIT)
+    layer("BinaryCrossEntropyLoss", f"{LOGIT} {LABEL}", "loss")
 
 
 def train(model: Any, data: Mapping[str, Any], job: Job) -> float:
@@ -132,10 +205,6 @@ def score(model: Any, data: Mapping[str, Any]) -> np.ndarray:
 
     In evaluation, HugeCTR's loss replaces each logit by its probability in the same tensor
     (`BinaryCrossEntropy_Kernel` in HugeCTR/src/loss.cu).
-
-    Raises:
-        RuntimeError: if HugeCTR's labels are not those of the files, row by row, or if a value is
-            no probability.
     """
     column = data["label_name"]
     tables = [pq.read_table(name, columns=[column]) for name in files_of(data["eval_source"])]
@@ -172,7 +241,7 @@ def main() -> None:
     data = read_folder(job.rows_file)
     model = build(data, job, name=args.model, update=args.update, combiner=args.combiner)
     rate = train(model, data, job)
-    report(job, score(model, data), rate, {"hugectr": hugectr.__version__})
+    report(job, score(model, data), rate, hugectr=hugectr.__version__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One training run of a contestant: its arguments, its clock, and its report in one line.
+"""One training run of a contestant: its arguments, its rows, its clock, and its report in one line.
 
 It needs only NumPy and runs on Python 3.8, because each package has its own environment.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,44 @@ def read_job(parser: argparse.ArgumentParser, **defaults: Any) -> tuple[Job, arg
     return Job(**{field.name: getattr(args, field.name) for field in fields(Job)}), args
 
 
+class Rows(NamedTuple):
+    """Rows of a log, without labels for the test.
+
+    Attributes:
+        ids: [n, F], the columns in `field_rows`' order.
+        numbers: [n, C].
+        label: [n], 0 or 1; empty for the test rows.
+        field_rows: [F], one above the largest id of each column.
+    """
+
+    ids: np.ndarray
+    numbers: np.ndarray
+    label: np.ndarray
+    field_rows: np.ndarray
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return both kinds of columns by name."""
+        ids, numbers = self.names()
+        columns = dict(zip(ids, np.ascontiguousarray(self.ids.T)))
+        return {**columns, **dict(zip(numbers, np.ascontiguousarray(self.numbers.T)))}
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """Return names of the columns with ids, C1, C2 and so on, and of those with numbers."""
+        counts = {"C": self.ids.shape[1], "I": self.numbers.shape[1]}
+        ids, numbers = ([f"{x}{i + 1}" for i in range(count)] for x, count in counts.items())
+        return ids, numbers
+
+
+def read_rows(file: Path) -> tuple[Rows, Rows]:
+    """Read the training rows and the test rows."""
+    with np.load(file) as found:
+        known = {name: found[name] for name in found.files}
+    none = np.zeros(0, np.float32)
+    train = (known["ids"], known["continuous"], known["label"])
+    test = (known["test_ids"], known["test_continuous"], none)
+    return Rows(*train, known["field_rows"]), Rows(*test, known["field_rows"])
+
+
 class Clock:
     """Measures rows per second after the warm-up steps.
 
@@ -111,19 +149,7 @@ class Clock:
         return self._rows / (time.perf_counter() - self._started)
 
 
-def names(count: int, letter: str) -> list[str]:
-    """Return names of columns: C1, C2 and so on, or I1, I2 and so on."""
-    return [f"{letter}{i + 1}" for i in range(count)]
-
-
-def by_name(ids: np.ndarray, continuous: np.ndarray) -> dict[str, np.ndarray]:
-    """Return both kinds of columns in one dictionary, as DeepCTR requires."""
-    columns = dict(zip(names(ids.shape[1], "C"), np.ascontiguousarray(ids.T)))
-    numbers = zip(names(continuous.shape[1], "I"), np.ascontiguousarray(continuous.T))
-    return {**columns, **dict(numbers)}
-
-
-def report(job: Job, probabilities: np.ndarray, rate: float, versions: dict[str, str]) -> None:
+def report(job: Job, probabilities: np.ndarray, rate: float, **versions: str) -> None:
     """Save the predictions and print the one line that the benchmark reads."""
     np.save(job.predictions, np.asarray(probabilities, np.float64).ravel())
     print(json.dumps({"rows_per_second": rate, "versions": versions}), flush=True)

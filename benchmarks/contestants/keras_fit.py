@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from contestants.job import SCORING_BATCH, Clock, Job, by_name
+from contestants.job import SCORING_BATCH, Clock, Job, read_rows, report
 
 
 class _Ticking(tf.keras.callbacks.Callback):
     """Report every step to a clock."""
 
-    def __init__(self, clock: Clock, *, rows: int, batch: int) -> None:
+    def __init__(self, clock: Clock, rows: int, batch: int) -> None:
         super().__init__()
         self.clock, self.rows, self.batch = clock, rows, batch
 
@@ -22,21 +22,17 @@ class _Ticking(tf.keras.callbacks.Callback):
         self.clock.tick(min(self.batch, self.rows - batch * self.batch))
 
 
-def fit(model: Any, rows: Any, job: Job) -> float:
-    """Train a compiled model that takes columns by name; return rows per second."""
-    label, clock = rows["label"], Clock()
+def fit_and_report(model: Any, job: Job, **versions: str) -> None:
+    """Train a compiled model that takes columns by name, score the held-out rows, and report."""
+    (train, test), clock = read_rows(job.rows_file), Clock()
     model.fit(
-        by_name(rows["ids"], rows["continuous"]),
-        label,
+        train.columns(),
+        train.label,
         batch_size=job.batch,
         epochs=job.epochs,
         verbose=0,
-        callbacks=[_Ticking(clock, rows=len(label), batch=job.batch)],
+        callbacks=[_Ticking(clock, len(train.label), job.batch)],
     )
-    return clock.rate()
-
-
-def score(model: Any, rows: Any) -> np.ndarray:
-    """Return the click probabilities of the held-out rows."""
-    columns = by_name(rows["test_ids"], rows["test_continuous"])
-    return model.predict(columns, batch_size=SCORING_BATCH, verbose=0)
+    rate = clock.rate()
+    scores = model.predict(test.columns(), batch_size=SCORING_BATCH, verbose=0)
+    report(job, scores, rate, tensorflow=tf.__version__, numpy=np.__version__, **versions)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -20,48 +19,24 @@ from typing import Any
 
 import numpy as np
 
+from contestants.job import SCORING_BATCH, Rows, read_rows
+
 VALIDATION = 0.1
 """Share of the training rows that early stopping scores."""
 BITS = 22
 """The hash of the logistic regressions has 2^22 values, so that pairs rarely collide."""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a log, without labels for the test.
-
-    Attributes:
-        ids: [n, F], the columns in `field_rows`' order.
-        numbers: [n, C], scaled to 0 to 1.
-        label: [n], 0 or 1; empty for the test rows.
-        field_rows: [F], one above the largest id of each column.
-    """
-
-    ids: np.ndarray
-    numbers: np.ndarray
-    label: np.ndarray
-    field_rows: np.ndarray
-
-    def take(self, which: np.ndarray) -> Rows:
-        """Some of the rows."""
-        parts = (self.ids[which], self.numbers[which], self.label[which])
-        return Rows(*parts, self.field_rows)
-
-    def held_out(self, seed: int) -> tuple[Rows, Rows]:
-        """Split off a random share of the rows for validation."""
-        order = np.random.default_rng(seed).permutation(len(self.label))
-        count = int(VALIDATION * len(order))
-        return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
+def take(rows: Rows, which: np.ndarray) -> Rows:
+    """Some of the rows."""
+    return Rows(rows.ids[which], rows.numbers[which], rows.label[which], rows.field_rows)
 
 
-def read_rows(file: Path) -> tuple[Rows, Rows]:
-    """Read the training rows and the test rows."""
-    with np.load(file) as found:
-        known = {name: found[name] for name in found.files}
-    none = np.zeros(0, np.float32)
-    train = (known["ids"], known["continuous"], known["label"])
-    test = (known["test_ids"], known["test_continuous"], none)
-    return Rows(*train, known["field_rows"]), Rows(*test, known["field_rows"])
+def held_out(rows: Rows, seed: int) -> tuple[Rows, Rows]:
+    """Split off a random share of the rows for validation."""
+    order = np.random.default_rng(seed).permutation(len(rows.label))
+    count = int(VALIDATION * len(order))
+    return take(rows, np.sort(order[count:])), take(rows, np.sort(order[:count]))
 
 
 def lightgbm(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
@@ -76,7 +51,7 @@ def lightgbm_stopped(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
     """The same, up to 10,000 trees, until 50 trees in a row bring no better validation loss."""
     from lightgbm import LGBMClassifier, early_stopping
 
-    fitted, scored = train.held_out(seed)
+    fitted, scored = held_out(train, seed)
     model = LGBMClassifier(random_state=seed, n_estimators=10_000)
     valid = [(_frame(scored), scored.label)]
     model.fit(_frame(fitted), fitted.label, eval_set=valid, callbacks=[early_stopping(50)])
@@ -102,11 +77,7 @@ def logistic(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
 
 
 def crossed(rows: Rows, bits: int = BITS) -> Any:
-    """A sparse matrix with a one for each id and each pair of ids, by their hash, and the numbers.
-
-    Returns:
-        CSR, float32 [n, 2^bits + C].
-    """
+    """A sparse matrix: a one for each id and each pair of ids by their hash, and the numbers."""
     from scipy.sparse import csr_matrix
 
     n, count = rows.ids.shape
@@ -139,7 +110,7 @@ def vowpal_wabbit(train: Rows, test: Rows, seed: int, _: int) -> np.ndarray:
     words = f"--quiet --loss_function logistic --link logistic -q :: -b {BITS}"
     model = Workspace(f"{words} --random_seed {seed}")
     order = np.random.default_rng(seed).permutation(len(train.label))
-    for line in _lines(train.take(order)):
+    for line in _lines(take(train, order)):
         model.learn(line)
     return np.array([model.predict(line) for line in _lines(test)])
 
@@ -166,14 +137,11 @@ def fuxictr(train: Rows, test: Rows, seed: int, epochs: int) -> np.ndarray:
     from fuxictr.pytorch.layers import FactorizationMachine, FeatureEmbedding, MLP_Block
     from fuxictr.pytorch.models import BaseModel
 
-    from contestants.fuxictr import MemoryLoader, feature_map, tensors
-    from contestants.job import SCORING_BATCH, names
+    from contestants.fuxictr import MemoryLoader, feature_map
 
     class DeepFM(BaseModel):
         def __init__(self, folder: Path) -> None:
-            numbers = names(train.numbers.shape[1], "I")
-            known = feature_map(train.field_rows.tolist(), numbers, folder)
-            monitor = {"AUC": 1, "logloss": -1}
+            known, monitor = feature_map(train, folder), {"AUC": 1, "logloss": -1}
             given = {"metrics": ["logloss", "AUC"], "monitor": monitor, "verbose": 0}
             super().__init__(known, model_id="DeepFM", model_root=str(folder), **given)
             (folder / known.dataset_id).mkdir()
@@ -190,22 +158,15 @@ def fuxictr(train: Rows, test: Rows, seed: int, epochs: int) -> np.ndarray:
             z = self.fm(columns, v) + self.mlp(v.flatten(start_dim=1))
             return {"y_pred": self.output_activation(z)}
 
-    class Loader(MemoryLoader):
-        def __len__(self) -> int:
-            return -(-len(next(iter(self.columns.values()))) // self.batch)
-
-    def loader(rows: Rows, *, shuffle: bool = False) -> Loader:
-        columns = tensors(rows.ids, rows.numbers, "cpu")
-        if len(rows.label):
-            columns["label"] = torch.from_numpy(rows.label)
-        return Loader(columns, batch=10_000 if shuffle else SCORING_BATCH, shuffle=shuffle)
+    def loader(rows: Rows, batch: int = SCORING_BATCH, *, shuffle: bool = False) -> MemoryLoader:
+        return MemoryLoader(rows, "cpu", batch=batch, shuffle=shuffle)
 
     logging.basicConfig(level=logging.INFO)  # the validation scores of each epoch
     torch.manual_seed(seed)
-    fitted, scored = train.held_out(seed)
+    fitted, scored = held_out(train, seed)
     with TemporaryDirectory() as name:
-        model = DeepFM(Path(name))
-        model.fit(loader(fitted, shuffle=True), epochs=epochs, validation_data=loader(scored))
+        model, batches = DeepFM(Path(name)), loader(fitted, 10_000, shuffle=True)
+        model.fit(batches, epochs=epochs, validation_data=loader(scored))
         return model.predict(loader(test))
 
 

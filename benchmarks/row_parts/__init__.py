@@ -1,1 +1,1 @@
-"""Parts of `rows.py`: its measurements, and what they are made of."""
+"""Parts of `rows.py`: the kernels, and growing tables."""

@@ -1,9 +1,5 @@
 """Measure the row kernels, and the machine's copy bandwidth in the same run.
 
-    python benchmarks/rows.py kernels [--backend auto|numba|cupy] [--batches 1024 8192 65536]
-        [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--rounds 5] [--copy-mb 256]
-        [--json FILE] [--overwrite]
-
 Ids are Criteo-like: 26 fields, a power law, n = 26 * batch ids, u distinct. Bytes are the minimum
 traffic of a kernel: each input read once, each output written once, indexes of 4 bytes.
 
@@ -25,12 +21,15 @@ TensorFlow.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from typing import NamedTuple
 
 import numpy as np
+from numba import njit, prange
 
 from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import (
@@ -39,174 +38,235 @@ from cowclip_merlin.bench.random_data import (
     criteo_fields,
     random_rows,
 )
-from cowclip_merlin.checks import check_at_least_one, check_unique
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings, load
-from cowclip_merlin.settings import option
-from cowclip_merlin.types import JsonObject
-from harness.benchmark import Benchmark
-from harness.rounds import in_turn
-from row_parts.kernel_timing import Backend, KernelCase, choose_backend, copy_case, time_case
+from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.system.machine import processor
+from cowclip_merlin.types import Array, JsonObject
+from harness import Benchmark, in_turn
 
-SETTINGS = RowSettings(l2=1e-4)
+SETTINGS, D = RowSettings(l2=1e-4), 10
+LEAST_SECONDS, MOST_CALLS = 0.02, 20  # in one round
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelSettings:
-    """Settings of the measurement.
-
-    Attributes:
-        backend: "auto", "numba" or "cupy".
-        batches: rows per batch.
-        gaps: numbers of steps to replay.
-        d: length of a row of the table.
-        vocabulary: ids of all fields together.
-        rounds: turns of every kernel.
-        copy_mb: megabytes of the array that is copied to measure the bandwidth.
-
-    Raises:
-        InputError: if a value is out of range or given twice.
-    """
+class KernelSettings(Settings):
+    """What is measured."""
 
     backend: str = option("auto", "auto: cupy on a GPU", choices=("auto", *choices.KERNEL_BACKENDS))
-    batches: Sequence[int] = option((1024, 8192, 65536), "rows", nargs="+")
-    gaps: Sequence[int] = option(
-        (1, 10, 100, 1000), "numbers of steps to replay; without values: no replay", nargs="*"
+    batches: tuple[int, ...] = option(
+        (1024, 8192, 65536), "rows", nargs="+", at_least=1, unique=True
     )
-    d: int = option(10, "length of a row of the table")
+    gaps: tuple[int, ...] = option(
+        (1, 10, 100, 1000), "steps to replay", nargs="+", at_least=1, unique=True
+    )
     vocabulary: int = option(1_000_000, "ids of all fields together")
-    rounds: int = option(5, "turns of every kernel")
-    copy_mb: int = option(256, "megabytes of the array that is copied")
+    rounds: int = option(5, "turns of every kernel", at_least=1)
+    copy_mb: int = option(256, "megabytes of the array that is copied", at_least=1)
 
     def __post_init__(self) -> None:
-        """Reject values that cannot be measured."""
-        lists = {"--batches": self.batches, "--gaps": self.gaps}
-        check_unique(lists)
-        check_at_least_one(
-            lists | {"--d": self.d, "--rounds": self.rounds, "--copy-mb": self.copy_mb}
-        )
+        """Check each value, and that the fields can share the ids."""
+        super().__post_init__()
         check_vocabulary_size("--vocabulary", self.vocabulary)
+
+
+@njit(parallel=True)
+def parallel_copy(source: Array, target: Array) -> None:
+    """Copy with all threads."""
+    for i in prange(len(source)):
+        target[i] = source[i]
+
+
+class NumbaBackend:
+    """The CPU."""
+
+    name = "numba"
+    to_device = staticmethod(np.array)
+    copy = staticmethod(parallel_copy)
+    hardware = staticmethod(processor)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Measure the time of one call."""
+        started = time.perf_counter()
+        run()
+        return time.perf_counter() - started
+
+
+class CupyBackend:
+    """The GPU."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy, self.to_device = cupy, cupy.asarray
+
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy on the device."""
+        self.cupy.copyto(target, source)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Measure one call with the GPU's clock, including its waits for the host."""
+        start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return self.cupy.cuda.get_elapsed_time(start, end) / 1000
+
+    def hardware(self) -> JsonObject:
+        """Describe the processor and the GPU."""
+        runtime = self.cupy.cuda.runtime
+        gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
+        return processor() | {
+            "gpu": gpu["name"].decode(),
+            "gpu_memory_gb": round(gpu["totalGlobalMem"] / 1e9, 1),
+            "cuda_driver": runtime.driverGetVersion(),
+            "cuda_runtime": runtime.runtimeGetVersion(),
+        }
+
+
+Backend = NumbaBackend | CupyBackend
+
+
+def choose_backend(name: str) -> Backend:
+    """Return the backend of a name; "auto" is cupy if it finds a GPU."""
+    if name == "numba":
+        return NumbaBackend()
+    try:
+        import cupy
+
+        found = cupy.cuda.is_available()
+    except ImportError:
+        found = False
+    if name == "cupy" and not found:
+        raise InputError(
+            "--backend cupy: CuPy is not installed or finds no GPU: use --backend numba"
+        )
+    return CupyBackend() if found else NumbaBackend()
+
+
+class KernelCase(NamedTuple):
+    """A kernel with its input.
+
+    Attributes:
+        what: kernel, batch, n, u, and the gap of a replay.
+        bytes: bytes that the kernel must read and write.
+        run: the call.
+        prepare: prepares a call, outside the timed part.
+        steps: number of steps of single numbers in a replay.
+    """
+
+    what: JsonObject
+    bytes: int
+    run: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+    steps: int = 0
 
 
 def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[KernelCase]:
     """Return all kernels on one batch."""
-    fields, rng, d = criteo_fields(settings.vocabulary), np.random.default_rng(1), settings.d
+    fields, rng, d = criteo_fields(settings.vocabulary), np.random.default_rng(1), D
     kernels, to_device = load(backend.name), backend.to_device
     offsets = np.cumsum([0, *fields.values()])[:NUM_FIELDS].astype(np.int32)
     ids = to_device((random_rows(batch, fields).ids + offsets).ravel())
     n = len(ids)
     values = to_device(rng.normal(0, 1e-3, (n, d)).astype(np.float32))
-    groups = kernels.group_rows(ids)
+    groups, rows = kernels.group_rows(ids), kernels.unique_rows(ids, values)
     u = len(groups.ids)
     w, m = (to_device(rng.normal(0, 1e-2, (u, d)).astype(np.float32)) for _ in range(2))
     v, last = to_device(np.full((u, d), 1e-4, np.float32)), to_device(np.zeros(u, np.int32))
-    rows = kernels.unique_rows(ids, values)
-    sums = {"adagrad": v.copy(), "rowwise": to_device(np.full((u, 1), 1e-4, np.float32))}
+    whole, row_wise = v.copy(), to_device(np.full((u, 1), 1e-4, np.float32))
     where = to_device(np.arange(u, dtype=np.int32))
-    adagrad = kernels.adagrad_rows
     inputs = where, rows.g, groups.starts, 1e-4, SETTINGS
-    what = {"batch": batch, "n": n, "u": u}
-
-    def case(kernel: str, size: int, run: Callable[[], object]) -> KernelCase:
-        return KernelCase({"kernel": kernel, **what}, size, 0, lambda: None, run)
-
-    def replay(gap: int) -> KernelCase:
-        alphas = to_device(np.full(gap, 1e-4, np.float32))
-        return KernelCase(
-            {"kernel": "replay", **what, "gap": gap},
-            24 * u * d + 8 * u,
-            u * d * gap,
-            lambda: last.fill(0),
-            lambda: kernels.replay_rows(w, m, v, last, alphas, gap, SETTINGS),
-        )
-
-    return [
-        case("group", 8 * n + 8 * u, lambda: kernels.group_rows(ids)),
-        case(
-            "unique",
+    sizes: dict[str, tuple[int, Callable[[], object]]] = {
+        "group": (8 * n + 8 * u, lambda: kernels.group_rows(ids)),
+        "unique": (
             4 * n + 4 * n * d + 8 * u + 4 * u * d,
             lambda: kernels.unique_rows(ids, values),
         ),
-        case("clip", 12 * u * d + 8 * u, lambda: kernels.clip_rows(rows.g, w, rows.cnt, SETTINGS)),
-        case(
-            "update",
+        "clip": (12 * u * d + 8 * u, lambda: kernels.clip_rows(rows.g, w, rows.cnt, SETTINGS)),
+        "update": (
             4 * n + 4 * n * d + 24 * u * d + 8 * u,
             lambda: kernels.update_rows(w, m, v, groups, values, 1e-4, SETTINGS),
         ),
-        case("adam", 28 * u * d + 12 * u, lambda: kernels.step_rows(w, m, v, *inputs)),
-        *(
-            case(name, 4 * u * (3 * d + 2 * x.shape[1] + 3), partial(adagrad, w, x, *inputs))
-            for name, x in sums.items()
-        ),
-        *(replay(gap) for gap in settings.gaps),
-    ]
+        "adam": (28 * u * d + 12 * u, lambda: kernels.step_rows(w, m, v, *inputs)),
+        "adagrad": (20 * u * d + 12 * u, lambda: kernels.adagrad_rows(w, whole, *inputs)),
+        "rowwise": (12 * u * d + 20 * u, lambda: kernels.adagrad_rows(w, row_wise, *inputs)),
+    }
+    what = {"batch": batch, "n": n, "u": u}
+    cases = [KernelCase({"kernel": name} | what, *each) for name, each in sizes.items()]
+    for gap in settings.gaps:
+        alphas = to_device(np.full(gap, 1e-4, np.float32))
+        replay = partial(kernels.replay_rows, w, m, v, last, alphas, gap, SETTINGS)
+        about = {"kernel": "replay"} | what | {"gap": gap}
+        size, numbers = 24 * u * d + 8 * u, u * d * gap
+        cases.append(KernelCase(about, size, replay, lambda: last.fill(0), numbers))
+    return cases
+
+
+def time_case(backend: Backend, case: KernelCase) -> float:
+    """Return the median seconds of a few calls."""
+    times: list[float] = []
+    while len(times) < MOST_CALLS and sum(times) < LEAST_SECONDS:
+        case.prepare()
+        times.append(backend.seconds(case.run))
+    return statistics.median(times)
 
 
 def measure(settings: KernelSettings) -> JsonObject:
     """Measure the copy, and every kernel at every batch; return a result for JSON."""
     backend = choose_backend(settings.backend)
-    cases = [copy_case(backend, settings.copy_mb)]
+    source = backend.to_device(np.ones(settings.copy_mb * 250_000, np.float32))
+    copy = partial(backend.copy, source, source.copy())
+    cases = [KernelCase({"kernel": "copy"}, 2 * source.nbytes, copy)]
     for batch in settings.batches:
         cases += cases_of(backend, batch, settings)
+    calls = {i: partial(time_case, backend, case) for i, case in enumerate(cases)}
+    times = in_turn(calls, settings.rounds, warm_up=1)  # the first round compiles
+    speed = cases[0].bytes / statistics.median(times[0])
     return {
         "what": "row kernels",
         "backend": backend.name,
-        **{name: getattr(settings, name) for name in ("d", "vocabulary", "rounds")},
-        "results": results_of(backend, cases, settings.rounds),
+        "d": D,
+        "vocabulary": settings.vocabulary,
+        "rounds": settings.rounds,
+        "results": [_result(case, times[i], speed) for i, case in enumerate(cases)],
         "hardware": backend.hardware(),
         "versions": {"numba": metadata.version("numba")},
     }
 
 
-def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[JsonObject]:
-    """Measure the median of every case; the first case is the copy."""
-    calls = {i: partial(time_case, backend, case) for i, case in enumerate(cases)}
-    times = in_turn(calls, rounds, warm_up=1)  # the first round compiles
-    copy = cases[0].bytes / statistics.median(times[0]) / 1e9
-    return [_result(case, times[i], copy) for i, case in enumerate(cases)]
-
-
 def _result(case: KernelCase, times: list[float], copy: float) -> JsonObject:
     seconds = statistics.median(times)
-    speed = case.bytes / seconds / 1e9
     result = case.what | {
         "ms": round(seconds * 1e3, 4),
         "fastest_ms": round(min(times) * 1e3, 4),
         "slowest_ms": round(max(times) * 1e3, 4),
         "bytes": case.bytes,
-        "gb_per_second": round(speed, 3),
-        "share_of_copy": round(speed / copy, 4),
+        "gb_per_second": round(case.bytes / seconds / 1e9, 3),
+        "share_of_copy": round(case.bytes / seconds / copy, 4),
     }
     if case.steps:
         result["element_steps_per_second"] = round(case.steps / seconds)
     return result
 
 
-def table(results: list[JsonObject]) -> str:
-    """Format the results as a table."""
+def text(result: JsonObject) -> str:
+    """Format the result as a table."""
     lines = [
         f"{'kernel':<8}{'batch':>8}{'distinct':>10}{'gap':>6}{'ms':>11}{'MB':>9}{'GB/s':>9}"
         f"{'of copy':>9}{'Gsteps/s':>10}"
     ]
-    for r in results:
+    for r in result["results"]:
         steps = r.get("element_steps_per_second")
         lines.append(
             f"{r['kernel']:<8}{r.get('batch', ''):>8}{r.get('u', ''):>10}{r.get('gap', ''):>6}"
             f"{r['ms']:>11.3f}{r['bytes'] / 1e6:>9.2f}{r['gb_per_second']:>9.2f}"
             f"{r['share_of_copy']:>9.1%}" + (f"{steps / 1e9:>10.2f}" if steps else "")
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{result['backend']} kernels, d = {result['d']}"])
 
 
-def text(result: JsonObject) -> str:
-    """Format the result as text."""
-    return f"{table(result['results'])}\n{result['backend']} kernels, d = {result['d']}"
-
-
-BENCHMARK = Benchmark(
-    script="rows.py kernels",
-    about=__doc__,
-    settings=KernelSettings,
-    measure=measure,
-    text=text,
-    device=False,
-)
+BENCHMARK = Benchmark(about=__doc__, settings=KernelSettings, measure=measure, text=text)

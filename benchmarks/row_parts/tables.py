@@ -1,9 +1,5 @@
 """Speed of growing tables on one thread, beside TensorFlow's DenseHashTable; memory of a stream.
 
-    python benchmarks/rows.py tables [--sizes 1048576 4194304 16777216] [--lookups 1000000]
-        [--batch 4096] [--stream 5000000] [--snapshot-rows 1000000] [--tfra-python PYTHON]
-        [--json FILE] [--overwrite]
-
 Ids are random 64-bit numbers of 26 fields. These speeds are of ids and row numbers only, without
 embedding rows; "snapshot" says how fast rows are created. They are named by what is done with ids:
 
@@ -26,62 +22,76 @@ a tenth live at a time; its memory is that of the process, and its pauses are th
 
 from __future__ import annotations
 
-import argparse
+import json
+import os
 import shutil
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cowclip_merlin.checks import check_at_least_one
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.settings import option
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.id_map import zeros
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
-from harness.benchmark import Benchmark
-from harness.tables import markdown
-from row_parts.id_timing import Result, in_batches, speed, timed
-from row_parts.other_tables import dense_speeds, tfra_speeds
+from cowclip_merlin.types import JsonObject
+from harness import Benchmark, markdown, output_of
 
 FIELDS, D = 26, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSettings:
-    """What is measured.
+class TableSettings(Settings):
+    """What is measured."""
 
-    Attributes:
-        sizes: ids in the table.
-        lookups: ids that are looked up.
-        batch: events of a batch.
-        stream: new ids of the stream.
-        snapshot_rows: rows of the snapshot.
-        tfra_python: interpreter that has TensorFlow Recommenders-Addons; None to leave it out.
-
-    Raises:
-        InputError: a number is below 1, or there is no such interpreter.
-    """
-
-    sizes: tuple[int, ...] = option((1 << 20, 1 << 22, 1 << 24), "ids in the table", nargs="+")
-    lookups: int = option(1_000_000, "ids that are looked up")
-    batch: int = option(4096, "events of a batch")
-    stream: int = option(5_000_000, "new ids of the stream")
-    snapshot_rows: int = option(1_000_000, "rows of the snapshot")
-    tfra_python: str | None = None
+    sizes: tuple[int, ...] = option(
+        (1 << 20, 1 << 22, 1 << 24), "ids in the table", nargs="+", at_least=1
+    )
+    lookups: int = option(1_000_000, "ids that are looked up", at_least=1)
+    batch: int = option(4096, "events of a batch", at_least=1)
+    stream: int = option(5_000_000, "new ids of the stream", at_least=1)
+    snapshot_rows: int = option(1_000_000, "rows of the snapshot", at_least=1)
+    tfra_python: str | None = option(
+        None, "bin/python of an environment with TensorFlow Recommenders-Addons", metavar="PYTHON"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Check each value, and that there is such an interpreter."""
+        super().__post_init__()
         if self.tfra_python is not None and shutil.which(self.tfra_python) is None:
             raise InputError(f"--tfra-python {self.tfra_python}: no such program")
-        names = ("lookups", "batch", "stream", "snapshot_rows")
-        check_at_least_one({"--sizes": self.sizes} | {f"--{n}": getattr(self, n) for n in names})
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and CPU seconds."""
+    clock, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - clock, time.process_time() - cpu
+
+
+def speed(
+    what: str, size: int, call: Callable[[np.ndarray], object], ids: np.ndarray, batch: int
+) -> JsonObject:
+    """Ids per second of calls with a batch of events at a time."""
+
+    def run() -> None:
+        for first in range(0, len(ids), batch):
+            call(ids[first : first + batch])
+
+    seconds, cpu = timed(run)
+    rates = {"ids_per_second": ids.size / seconds, "ids_per_cpu_second": ids.size / cpu}
+    rounded = {name: round(rate) for name, rate in rates.items()}
+    return {"what": what, "ids": size, "n": ids.size} | rounded
 
 
 def random_ids(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -89,9 +99,10 @@ def random_ids(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.integers(0, 1 << 62, (max(n // FIELDS, 1), FIELDS))
 
 
-def picked(ids: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Known ids: of each field those of other events."""
-    return np.take_along_axis(ids, events % len(ids), axis=0)
+def row_memory(capacity: int) -> list[RowMemory]:
+    """Memory for weights and moments, as TensorFlow's variables would have it."""
+    w, m, v = (zeros((capacity, D), np.float32) for _ in range(3))
+    return [RowMemory(w=w, slots={"m": m, "v": v}, std=0.01, seed=1)]
 
 
 def compile_loops() -> None:
@@ -103,55 +114,66 @@ def compile_loops() -> None:
         table.expire()
 
 
-def row_memory(capacity: int) -> list[RowMemory]:
-    """Memory for weights and moments, as TensorFlow's variables would have it."""
-    w, m, v = (zeros((capacity, D), np.float32) for _ in range(3))
-    return [RowMemory(w=w, slots={"m": m, "v": v}, std=0.01, seed=1)]
-
-
-def speeds(size: int, settings: TableSettings) -> list[Result]:
+def speeds(size: int, settings: TableSettings) -> list[JsonObject]:
     """All measurements of tables with this many ids, without embedding rows."""
     rng = np.random.default_rng(1)
     ids = random_ids(rng, size)
     shape = (max(settings.lookups // FIELDS, 1), FIELDS)
-    known = picked(ids, rng.integers(0, len(ids), shape))
-    zipf = picked(ids, rng.zipf(1.2, shape))
+    known, zipf = (  # of each field the ids of other events
+        np.take_along_axis(ids, events % len(ids), axis=0)
+        for events in (rng.integers(0, len(ids), shape), rng.zipf(1.2, shape))
+    )
     other = random_ids(rng, settings.lookups)
-    capacity = size + FIELDS
 
-    def rates(cases: dict[str, tuple[Callable[[np.ndarray], object], np.ndarray]]) -> list[Result]:
-        return [
-            speed(what, size, x.size, lambda c=call, x=x: in_batches(c, x, settings.batch))
-            for what, (call, x) in cases.items()
-        ]
+    def rate(what: str, call: Callable[[np.ndarray], object], x: np.ndarray) -> JsonObject:
+        return speed(what, size, call, x, settings.batch)
 
-    def admit(table: GrowingTable, now: int = 0) -> Callable[[np.ndarray], object]:
-        return lambda x: table.admit(x, now)
+    def empty(capacity: int = size + FIELDS, **rules: int) -> GrowingTable:
+        return GrowingTable([FieldRules(**rules)] * FIELDS, memory=[], capacity=capacity)
 
-    made = GrowingTable([FieldRules()] * FIELDS, memory=[], capacity=capacity, max_rows=size)
-    results = rates({"reserved": (admit(made), ids)})
+    made = GrowingTable([FieldRules()] * FIELDS, memory=[], capacity=size + FIELDS, max_rows=size)
+    results = [rate("reserved", partial(made.admit, now=0), ids)]
     del made
-    rules = [FieldRules(ttl=1)] * FIELDS
-    table = GrowingTable(rules, memory=[], capacity=capacity)
-    cases = {
-        "insert": (admit(table), ids),
-        "lookup": (table.lookup, known),
-        "zipf": (table.lookup, zipf),
-        "absent": (table.lookup, other),
-        "admit": (admit(table), known),
-    }
-    results += rates(cases)
-    strict = GrowingTable([FieldRules(admit=255)] * FIELDS, memory=[], capacity=1 << 10)
-    results += rates({"refuse": (admit(strict), other)})
-    others = dense_speeds(size, ids, known, settings.batch)
+    table, strict = empty(ttl=1), empty(1 << 10, admit=255)
+    for what, call, x in (
+        ("insert", partial(table.admit, now=0), ids),
+        ("lookup", table.lookup, known),
+        ("zipf", table.lookup, zipf),
+        ("absent", table.lookup, other),
+        ("admit", partial(table.admit, now=0), known),
+        ("refuse", partial(strict.admit, now=0), other),
+    ):
+        results.append(rate(what, call, x))
+    tf = compat.tensorflow()
+    dense = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.int64, default_value=-1, empty_key=-1, deleted_key=-2
+    )
+    dense.insert(tf.constant([5], tf.int64), tf.constant([5], tf.int64))
+    results += [
+        rate("dense insert", lambda x: dense.insert(*[tf.constant(x.ravel())] * 2), ids),
+        rate("dense lookup", lambda x: dense.lookup(tf.constant(x.ravel())), known),
+    ]
     if settings.tfra_python is not None:
-        others += tfra_speeds(
+        results += tfra_speeds(
             settings.tfra_python, size, batch=settings.batch, ids=ids, known=known, zipf=zipf
         )
-    return [*results, *others, slices(table, size, ids)]
+    return [*results, slices(table, size, ids)]
 
 
-def slices(table: GrowingTable, size: int, ids: np.ndarray) -> Result:
+def tfra_speeds(python: str, size: int, *, batch: int, **arrays: np.ndarray) -> list[JsonObject]:
+    """The same ids in the table of TensorFlow Recommenders-Addons, in a process of its own."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "ids.npz"
+        np.savez(file, **arrays)
+        program = Path(shutil.which(python)).absolute()
+        command = [program, "-m", "contestants.tfra", file, batch]
+        home, environment = Path(__file__).parents[1], os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        said = output_of("--tfra-python", command, cwd=home, env=environment)
+    found = json.loads(said.splitlines()[-1])
+    return [{"what": f"tfra {what}", "ids": size} | each for what, each in found.items()]
+
+
+def slices(table: GrowingTable, size: int, ids: np.ndarray) -> JsonObject:
     """Seconds of the calls of `expire` that drop all ids but one event's."""
     table.admit(ids[:1], 1)
     times = [timed(table.expire) for _ in range(-(-size // SLICE))]
@@ -168,7 +190,7 @@ def slices(table: GrowingTable, size: int, ids: np.ndarray) -> Result:
     }
 
 
-def stream(settings: TableSettings) -> Result:
+def stream(settings: TableSettings) -> JsonObject:
     """New ids without an end: memory and pauses."""
     n, alive = settings.stream, max(settings.stream // 10, 1)
     bound = alive + alive // 5 + 10 * settings.batch
@@ -182,6 +204,11 @@ def stream(settings: TableSettings) -> Result:
         most = max(most, table.num_rows)
         sizes.append(resident_megabytes() - before)
     settled = sizes[2 * len(sizes) // 10 :]  # from twice the time to live on
+    slowest = {
+        f"slowest_{name}{unit}_ms": round(1e3 * max(t[i] for t in times), 2)
+        for name, times in (("admit", admits), ("expire", expires))
+        for i, unit in enumerate(("", "_cpu"))
+    }
     return {
         "what": "stream",
         "ids": n,
@@ -190,22 +217,19 @@ def stream(settings: TableSettings) -> Result:
         "most_rows": most,
         "mb_after_two_ttl": round(settled[0], 1),
         "most_mb": round(max(settled), 1),
-        "slowest_admit_ms": round(1e3 * max(t[0] for t in admits), 2),
-        "slowest_admit_cpu_ms": round(1e3 * max(t[1] for t in admits), 2),
-        "slowest_expire_ms": round(1e3 * max(t[0] for t in expires), 2),
-        "slowest_expire_cpu_ms": round(1e3 * max(t[1] for t in expires), 2),
+        **slowest,
         "ids_per_second": round(n / sum(t[0] for t in admits + expires)),
     }
 
 
-def snapshot(rows: int) -> Result:
+def snapshot(rows: int) -> JsonObject:
     """Seconds to save and to load rows, moments and ids, flushed to the disk and checked.
 
     A training on a stream pauses for a copy only, and writes it in the background.
     """
     memory = row_memory(rows + 1)
     table = GrowingTable([FieldRules()], memory=memory, capacity=rows + 1, max_rows=rows)
-    first = speed("create", rows, rows, lambda: table.admit(np.arange(rows)[:, None], 0))
+    _, cpu = timed(lambda: table.admit(np.arange(rows)[:, None], 0))
     state = table.state()
     with TemporaryDirectory(dir=".") as folder:
         save = timed(lambda: save_snapshot(Path(folder), 1, state, None))
@@ -214,14 +238,16 @@ def snapshot(rows: int) -> Result:
         pause = timed(lambda: writer.begin(2, state, None))
         behind = timed(lambda: writer.finished(wait=True))
         writer.close()
-    sizes = {"rows": rows, "mb": round(sum(x.nbytes for x in state.values()) / 1e6)}
-    created = {"rows_created_per_cpu_second": first["ids_per_cpu_second"]}
     seconds = {"save": save, "load": load, "pause": pause, "background": behind}
-    seconds = {f"{name}_seconds": round(each[0], 2) for name, each in seconds.items()}
-    return {"what": "snapshot"} | sizes | created | seconds
+    return {
+        "what": "snapshot",
+        "rows": rows,
+        "mb": round(sum(x.nbytes for x in state.values()) / 1e6),
+        "rows_created_per_cpu_second": round(rows / cpu),
+    } | {f"{name}_seconds": round(each[0], 2) for name, each in seconds.items()}
 
 
-def measure(settings: TableSettings) -> Result:
+def measure(settings: TableSettings) -> JsonObject:
     """All of it."""
     compile_loops()
     streamed, saved = stream(settings), snapshot(settings.snapshot_rows)
@@ -229,18 +255,11 @@ def measure(settings: TableSettings) -> Result:
     return {"what": "growing tables", "results": [*results, streamed, saved]}
 
 
-def text(result: Result) -> str:
+def text(result: JsonObject) -> str:
     """The results as text: a table of speeds, then a line for each other."""
     rates = [r for r in result["results"] if "ids_per_cpu_second" in r]
-    rows = [
-        (
-            r["what"],
-            f"{r['ids']:,}",
-            f"{r['ids_per_second'] / 1e6:.1f}",
-            f"{r['ids_per_cpu_second'] / 1e6:.1f}",
-        )
-        for r in rates
-    ]
+    keys = ("ids_per_second", "ids_per_cpu_second")
+    rows = [(r["what"], f"{r['ids']:,}", *(f"{r[key] / 1e6:.1f}" for key in keys)) for r in rates]
     head = ("what", "ids in the table", "M ids/s", "M ids per CPU second")
     others = [
         ", ".join(f"{key} {value}" for key, value in r.items())
@@ -250,18 +269,4 @@ def text(result: Result) -> str:
     return "\n".join([markdown(head, "lrrr", rows), "", *others])
 
 
-def _add_python(parser: argparse.ArgumentParser) -> None:
-    what = "bin/python of an environment with TensorFlow Recommenders-Addons"
-    parser.add_argument("--tfra-python", metavar="PYTHON", help=what)
-
-
-BENCHMARK = Benchmark(
-    script="rows.py tables",
-    about=__doc__,
-    settings=TableSettings,
-    measure=measure,
-    text=text,
-    device=False,
-    add_options=_add_python,
-    read_options=lambda args: {"tfra_python": args.tfra_python},
-)
+BENCHMARK = Benchmark(about=__doc__, settings=TableSettings, measure=measure, text=text)

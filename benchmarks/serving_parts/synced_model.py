@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,12 +44,6 @@ class SyncedModel:
 
     Each sync sends a part of the known ids again, with unchanged values, as many new ids, and the
     new ids that are gone by then. So servers work as after training, and answers stay the same.
-
-    Args:
-        folder: to write.
-        events: of the generated log, all of which are trained on once.
-        rows: to send in each sync, half of them new.
-        seed: of the log and the model.
 
     Attributes:
         requests: rows of the log as JSON objects; some ids are absent.
@@ -140,29 +134,18 @@ class SyncedModel:
 
     @contextmanager
     def syncing(self, every: float, *, begin_at: int | None = None) -> Iterator[list[float]]:
-        """Sync every so many seconds within the block; yields the seconds that each sync took.
+        """Sync every so many seconds within the block; yields the seconds that each sync took."""
+        took: list[float] = []
 
-        Args:
-            every: seconds.
-            begin_at: syncs after which a new generation begins; None for never.
-        """
-        stop, took = threading.Event(), []
+        def sync() -> None:
+            begun = time.perf_counter()
+            if len(took) == begin_at:
+                self.begin()
+            self.sync()
+            took.append(time.perf_counter() - begun)
 
-        def run() -> None:
-            while not stop.wait(max(every - (took[-1] if took else 0), 0.01)):
-                begun = time.perf_counter()
-                if len(took) == begin_at:
-                    self.begin()
-                self.sync()
-                took.append(time.perf_counter() - begun)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        with repeated(sync, lambda: max(every - (took[-1] if took else 0), 0.01)):
             yield took
-        finally:
-            stop.set()
-            thread.join()
 
     def close(self) -> None:
         """End the publisher's thread."""
@@ -172,3 +155,21 @@ class SyncedModel:
         """Bodies of requests with so many events each."""
         first = [i * events % (len(self.requests) - events + 1) for i in range(number)]
         return [json.dumps({"events": self.requests[i : i + events]}).encode() for i in first]
+
+
+@contextmanager
+def repeated(call: Callable[[], None], pause: Callable[[], float]) -> Iterator[None]:
+    """Call again and again in a thread within the block, after so many seconds each time."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause()):
+            call()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

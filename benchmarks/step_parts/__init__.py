@@ -1,1 +1,1 @@
-"""Parts of `step.py`: its measurements, and what they are made of."""
+"""Parts of `step.py`: its measurements, and the model that they train."""

@@ -1,223 +1,280 @@
 """Profile a training step by operation.
 
-    python benchmarks/step.py profile [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
-        [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
-        [--device auto|cpu|gpu] [--json FILE] [--overwrite]
-
 The step is that of `cowclip bench`, but with one step per call: random rows with power-law ids,
 CowClip, Adam. For each batch size, --steps warm-up steps come first, so that rows miss some steps.
-Then the step and the bare MLP (only forward, backward and Adam, in float32) are timed in --rounds
-turns each, with --steps steps of each in total. Then TensorFlow's profiler records --steps more.
-Each of these parts ends early after --seconds, once it has taken a few steps.
+Then TensorFlow's profiler records --steps more.
 
 The profile lists operations on the host, and on a GPU also kernels, with those of CuPy. Operations
 run on several threads, so their times overlap, and their sum can exceed the step. With a GPU, the
 host's operations only launch kernels. Profiled steps are a little slower than others.
+
+The profiler writes an `XSpace`: planes (the host, each GPU) of lines (threads, streams) of events.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import cycle
-from math import ceil
 from pathlib import Path
-from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.bench.random_data import check_vocabulary_size, criteo_fields, random_rows
-from cowclip_merlin.bench.settings import BenchSettings
-from cowclip_merlin.bench.throughput import bare_mlp_train_function, build_model_and_optimizer
-from cowclip_merlin.checks import check_at_least_one, check_positive, check_unique
-from cowclip_merlin.loading import ColumnArrays, DeviceData
-from cowclip_merlin.settings import option
-from cowclip_merlin.training.train_step import make_train_step
-from cowclip_merlin.types import Array, JsonObject, Tensor
-from harness.benchmark import Benchmark
-from harness.rounds import in_turn, ratios
-from step_parts.profile_report import text
-from step_parts.profiler_events import read_space, summary
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
+from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.settings import device_option, option
+from cowclip_merlin.types import JsonObject
+from harness import Benchmark
+from step_parts.trained import Trained, VocabulariesChecked, batch_sizes
 
 if TYPE_CHECKING:
-    from cowclip_merlin.models import CTRModel
-    from cowclip_merlin.optimizer import CowClip
+    from tensorflow.core.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace
 
-POOL, MOST_BATCHES = 8, 256  # batches before rows repeat
-LEAST_STEPS = 3  # minimum steps of a turn that ends early
+POOL = 8  # batches of the largest size before rows repeat
+TOP, WIDTH = 20, 74  # operations and kernels shown, and characters of their names
 
-Run = Callable[[], object]
+# "name:OpType"; names with a space or "::" are events of the runtime. Functions are none: their
+# operations have separate events, maybe on other threads.
+_OPERATION = re.compile(
+    r"[^:\s]+:(?!(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$)[A-Za-z_]\w*"
+)
+_COPY = re.compile(r"\[?(?:CUDA )?memcpy ?([HDP])(?:to|2)([HDP])\]?", re.IGNORECASE)
+_SUMS = r"(Sum|Square|Mul|Sub|Neg|Add|AddV2|BroadcastTo|Tanh(Grad)?|Softmax|SelectV2)"
+_BACK = "(gradient_tape/)?"
+FORWARD, BACKWARD = "matrix products, forward", "matrix products, backward"
+ACTIVATION = "bias, ReLU (where not in a product), gradients"
+CATCH_UP, UPDATE = "row kernels: missed steps", "row kernels: sums, clip, Adam"
+ELEMENTWISE = "elementwise and sums: FM, first order, crosses"
+GATHER = "gathers, concatenation, slices"
+ROWS = "tables, without Python: unique, scatter, arithmetic"
+ADAM = "Adam of dense weights (update dense: tables too)"
+CAST, REST = "casts", "rest"
+GROUPS = (
+    FORWARD, BACKWARD, ACTIVATION, CATCH_UP, UPDATE, ELEMENTWISE, GATHER, ROWS, ADAM, CAST, REST,
+)  # fmt: skip
+_RULES = (  # the first that fits; the embedding layer makes the calls that replay missed steps
+    (BACKWARD, r"gradient_tape/.*:(.*MatMul.*|Einsum)"),
+    (FORWARD, r".*:(.*MatMul.*|Einsum)"),
+    (CATCH_UP, r".*:CowClipCatchUp|.*embedding.*:.*PyFunc.*"),
+    (UPDATE, r".*:(CowClipStep|.*PyFunc.*)"),
+    (ACTIVATION, r".*:(_Mkl)?(BiasAdd|BiasAddGrad|Relu|ReluGrad)"),
+    (GATHER, r".*:(_Mkl)?(ResourceGather|GatherV2|ConcatV2|Slice|StridedSlice)"),
+    (ROWS, r".*:(Unique\w*|UnsortedSegment\w*|SegmentSum\w*|(Resource|Tensor)?Scatter\w*)"),
+    (ADAM, r".*:(Resource)?ApplyAdam"),
+    (CAST, r".*:Cast"),
+    # Arithmetic: layers have scopes, CowClip's table updates have none.
+    (ELEMENTWISE, r".*:(_Mkl)?AddN"),  # sums of the gradients that several layers return
+    (ROWS, rf"[^/]*:(_Mkl)?({_SUMS}|ReadVariableOp)|{_BACK}ArithmeticOptimizer/.*:{_SUMS}"),
+    (REST, rf"gradient_tape/[^/]*|{_BACK}(logistic_loss|Adam[^/]*)/.*"),
+    (ELEMENTWISE, rf".*:(_Mkl)?{_SUMS}"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileSettings:
-    """Settings of the measurement.
+class ProfileSettings(VocabulariesChecked):
+    """What is profiled."""
 
-    Attributes:
-        model: name of a model.
-        batches: batch sizes.
-        update: "dense", "exact" or "lazy".
-        precision: precision of the hidden layers: "float32" or "bfloat16".
-        vocabulary: ids in all fields together.
-        steps: number of warm-up steps, of timed steps and of profiled steps per batch size.
-        seconds: time limit of each of these parts.
-        rounds: turns of the step and the bare MLP.
-        device: "cpu" or "gpu", the device of TensorFlow.
-
-    Raises:
-        InputError: if a value is unknown, out of range or given twice.
-    """
-
-    model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
-    batches: Sequence[int] = option((1024, 65536), "rows per step", flag="--batch-sizes")
-    update: str = option("exact", ", ".join(choices.UPDATES))
-    precision: str = option("float32", f"of the hidden layers: {', '.join(choices.PRECISIONS)}")
+    batches: tuple[int, ...] = batch_sizes(1024, 65536)
+    update: str = option("exact", "update of the tables", choices=choices.UPDATES)
+    precision: str = option("float32", "of the hidden layers", choices=choices.PRECISIONS)
     vocabulary: int = option(1_000_000, "ids of all fields together")
-    steps: int = option(60, "number of warm-up, of timed and of profiled steps")
-    seconds: float = option(20.0, "time limit of each of these parts")
-    rounds: int = option(5, "turns of the step and the bare MLP")
-    device: str = "cpu"
+    steps: int = option(30, "number of warm-up and of profiled steps", at_least=1)
+    device: str = device_option()
 
-    def __post_init__(self) -> None:
-        """Reject values that cannot be measured."""
-        check_unique({"--batch-sizes": self.batches})
-        check_at_least_one({"--batch-sizes": self.batches, "--steps": self.steps})
-        check_positive({"--seconds": self.seconds})
-        check_vocabulary_size("--vocabulary", self.vocabulary)
-        BenchSettings(
-            models=(self.model,),
-            batches=self.batches,
-            updates=(self.update,),
-            precisions=(self.precision,),
-            vocabulary=self.vocabulary,
-            rounds=self.rounds,
-        )
+
+class Event(NamedTuple):
+    """An event of the profiler: name, start and duration in picoseconds."""
+
+    name: str
+    start: int
+    duration: int
+
+
+def group_of(event: str) -> str:
+    """Return the group of an operation's event, one of `GROUPS`.
+
+    >>> group_of("gradient_tape/deep_fm/dense/MatMul:_MklMatMul")
+    'matrix products, backward'
+    >>> group_of("deep_fm/fused_embedding/PyFunc:PyFunc")
+    'row kernels: missed steps'
+    """
+    return next((group for group, rule in _RULES if re.fullmatch(rule, event)), REST)
+
+
+def is_operation(event: Event) -> bool:
+    """Whether an event of the host is an operation of the graph, not a call of a function.
+
+    >>> [is_operation(Event(n, 0, 1)) for n in ("Sum_1:Sum", "ExecutorState::Process", "step")]
+    [True, False, False]
+    """
+    return _OPERATION.fullmatch(event.name) is not None
+
+
+def outermost(events: Iterable[Event]) -> list[Event]:
+    """Return the events that do not begin within another one.
+
+    >>> outermost([Event("b", 2, 3), Event("a", 0, 9), Event("c", 9, 1)])
+    [Event(name='a', start=0, duration=9), Event(name='c', start=9, duration=1)]
+    """
+    kept: list[Event] = []
+    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
+        if not kept or event.start >= kept[-1].start + kept[-1].duration:
+            kept.append(event)
+    return kept
+
+
+def union(events: Iterable[Event]) -> int:
+    """Return the picoseconds in which at least one event was running.
+
+    >>> union([Event("a", 0, 4), Event("b", 2, 4), Event("c", 10, 1)])
+    7
+    """
+    total = end = 0
+    for event in sorted(events, key=lambda e: e.start):
+        until = event.start + event.duration
+        total += max(0, until - max(end, event.start))
+        end = max(end, until)
+    return total
+
+
+def copy_kind(name: str) -> str | None:
+    """Return the direction of a CUDA copy; None for kernels.
+
+    >>> copy_kind("MemcpyH2D"), copy_kind("[CUDA memcpy DtoH]"), copy_kind("sgemm_128x64")
+    ('HtoD', 'DtoH', None)
+    """
+    found = _COPY.fullmatch(name)
+    return f"{found[1]}to{found[2]}" if found else None
+
+
+def _events(plane: XPlane, line: XLine) -> Iterator[Event]:
+    for event in line.events:
+        # Details such as the number of the step follow after a "#".
+        name = plane.event_metadata[event.metadata_id].name.partition("#")[0]
+        yield Event(name, 1000 * line.timestamp_ns + event.offset_ps, event.duration_ps)
+
+
+def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> list[JsonObject]:
+    """Return milliseconds and calls per step for each result of `name`, longest first.
+
+    >>> totals([Event("a", 0, 10**9), Event("a", 9, 10**9)], str, 2)
+    [{'name': 'a', 'ms': 1.0, 'calls': 1.0}]
+    """
+    durations: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        durations[name(event.name)].append(event.duration)
+    found = [
+        {"name": n, "ms": sum(d) / 1e9 / steps, "calls": len(d) / steps}
+        for n, d in durations.items()
+    ]
+    return sorted(found, key=lambda total: (-total["ms"], total["name"]))
+
+
+def summary(space: XSpace, steps: int, ms: float) -> JsonObject:
+    """Return the times per step by group, by name and by GPU, for JSON.
+
+    An operation within another one on the same thread, as in a Python call, is a part of that one.
+    """
+    host = [
+        event
+        for plane in space.planes
+        if plane.name.startswith("/host:CPU")
+        for line in plane.lines
+        for event in outermost(filter(is_operation, _events(plane, line)))
+    ]
+    groups = {total["name"]: total for total in totals(host, group_of, steps)}
+    gpus = [plane for plane in space.planes if plane.name.startswith("/device:GPU:")]
+    return {
+        "groups": [groups[g] for g in GROUPS if g in groups],
+        "operations": totals(host, str, steps),
+        "gpus": [_gpu(plane, steps, ms) for plane in gpus],
+    }
+
+
+def _gpu(plane: XPlane, steps: int, ms: float) -> JsonObject:
+    """Sum kernels and copies on the streams; other lines repeat them by operation or module."""
+    streams = [line for line in plane.lines if line.name.startswith("Stream")]
+    events = [event for line in streams for event in _events(plane, line)]
+    busy = union(events) / 1e9 / steps
+    return {
+        "device": plane.name,
+        "busy_ms": busy,
+        "busy_share": busy / ms,
+        "kernels": totals((e for e in events if not copy_kind(e.name)), str, steps),
+        "copies": totals(
+            (e for e in events if copy_kind(e.name)), lambda n: str(copy_kind(n)), steps
+        ),
+    }
 
 
 def measure(settings: ProfileSettings) -> JsonObject:
-    """Measure time and profile at every batch size; return a result for JSON."""
+    """Profile the step at every batch size; return a result for JSON."""
     fields = criteo_fields(settings.vocabulary)
     rows = random_rows(POOL * max(settings.batches), fields)
-    data = DeviceData(rows)
-    kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
-    step = _one_step(*build_model_and_optimizer(*kind, fields), data)
-    return {
-        "what": "training step: time by operation",
-        **asdict(settings),
-        "results": [_result(settings, step, batch, rows) for batch in settings.batches],
-    }
+    run = Trained(DeviceData(rows), fields, settings.update, precision=settings.precision)
+    results = [{"batch": b, "profile": _profile(settings, run, b)} for b in settings.batches]
+    return {"what": "training step: time by operation", **asdict(settings), "results": results}
 
 
-def _one_step(model: CTRModel, optimizer: CowClip, data: DeviceData) -> Callable[[Tensor], float]:
-    """Return a step on the rows of these numbers, one step per call to keep names short."""
-    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
-    run = make_train_step(model, optimizer, data, loss_sum)
+def _profile(settings: ProfileSettings, run: Trained, batch: int) -> JsonObject:
+    """Profile some steps after a warm-up; return the values per step."""
+    order = np.random.default_rng(batch).permutation(run.data.rows)
+    batches = cycle(order[: len(order) // batch * batch].reshape(-1, batch))
 
-    def train(rows: Tensor) -> float:
-        run(rows)
-        return float(loss_sum.numpy())  # waits for the device
-
-    return train
-
-
-def _result(
-    settings: ProfileSettings, step: Callable[[Tensor], float], batch: int, rows: ColumnArrays
-) -> JsonObject:
-    taken = batches_of(len(rows), batch)
-    feed, bare = cycle(taken), bare_mlp_train_function(batch)
-
-    def train() -> None:
-        step(next(feed))
-
-    timing = _timing(settings, train, lambda: bare(taken[0], batch).numpy())
-    distinct = mean_distinct(rows.ids, criteo_fields(settings.vocabulary), taken)
-    return {
-        "batch": batch,
-        "distinct_rows": distinct,
-        **timing,
-        "profile": _profile(settings, train),
-    }
-
-
-def batches_of(rows: int, batch: int) -> list[Array]:
-    """Return the row numbers of each batch, from a random order of the rows.
-
-    >>> [len(numbers) for numbers in batches_of(10, 4)]
-    [4, 4]
-    """
-    count = min(rows // batch, MOST_BATCHES)
-    order = np.random.default_rng(batch).permutation(rows)[: count * batch]
-    return list(order.reshape(count, batch))
-
-
-def mean_distinct(ids: Array, fields: Mapping[str, int], batches: Sequence[Array]) -> float:
-    """Compute the mean number of distinct ids in a batch, in all fields together.
-
-    Args:
-        ids: ids of all rows, counted from 0 in each field, [N, F].
-        fields: field -> number of rows.
-        batches: row numbers of each batch, [b].
-
-    >>> ids = np.array([[0, 0], [0, 1], [0, 0]])
-    >>> mean_distinct(ids, {"C1": 1, "C2": 2}, [[0, 1], [0, 2]])
-    2.5
-    """
-    offsets = np.cumsum([0, *fields.values()])[:-1]
-    return float(np.mean([len(np.unique(ids[batch] + offsets)) for batch in batches]))
-
-
-def _timing(settings: ProfileSettings, train: Run, bare: Run) -> JsonObject:
-    """Time the step and the bare MLP in turn, after a warm-up of both."""
-    timed(train, settings.steps, settings.seconds)
-    timed(bare, LEAST_STEPS, settings.seconds)
-    rounds = min(settings.rounds, settings.steps)
-    steps, seconds = ceil(settings.steps / rounds), settings.seconds / rounds
-    cases = {"step": train, "bare_mlp": bare}
-    calls = {name: partial(timed, run, steps, seconds) for name, run in cases.items()}
-    turns = in_turn(calls, rounds)
-    medians = {name: [median(turn) for turn in turns[name]] for name in turns}
-    spreads = {name: _spread(turns[name]) for name in turns}
-    return spreads | {"step_to_mlp": median(ratios(medians["step"], medians["bare_mlp"]))}
-
-
-def timed(run: Run, steps: int, seconds: float) -> list[float]:
-    """Return the milliseconds of each step; fewer steps if the time is up."""
-    found: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(found) < steps and (len(found) < LEAST_STEPS or time.perf_counter() < end):
+    def train() -> float:
         started = time.perf_counter()
-        run()
-        found.append(1000 * (time.perf_counter() - started))
-    return found
+        for _ in range(settings.steps):
+            run.step(next(batches))
+            run.wait()
+        return 1000 * (time.perf_counter() - started) / settings.steps
 
-
-def _spread(turns: Sequence[list[float]]) -> JsonObject:
-    """Return the median of all steps, and the fastest and slowest turn."""
-    medians = [median(turn) for turn in turns]
-    every = [ms for turn in turns for ms in turn]
-    return {
-        "ms": median(every),
-        "fastest": min(medians),
-        "slowest": max(medians),
-        "steps": len(every),
-    }
-
-
-def _profile(settings: ProfileSettings, train: Run) -> JsonObject:
-    """Profile some steps; return the values per step."""
+    train()
     with TemporaryDirectory() as folder:
         with compat.tensorflow().profiler.experimental.Profile(folder):
-            found = timed(train, settings.steps, settings.seconds)
-        space = read_space(Path(folder))
-    ms = mean(found)
-    return {"steps": len(found), "ms": ms} | summary(space, len(found), ms)
+            ms = train()
+        (file, *_) = sorted(Path(folder).rglob("*.xplane.pb"))
+        space = compat.xplane().XSpace.FromString(file.read_bytes())
+    return {"steps": settings.steps, "ms": ms} | summary(space, settings.steps, ms)
 
 
-BENCHMARK = Benchmark(
-    script="step.py profile", about=__doc__, settings=ProfileSettings, measure=measure, text=text
-)
+def text(result: JsonObject) -> str:
+    """Format the whole result, batch by batch."""
+    parts = []
+    for found in result["results"]:
+        profile = found["profile"]
+        parts += [
+            f"{result['update']}, {result['precision']}, {result['vocabulary']:,} ids, batch "
+            f"{found['batch']:,}: {profile['steps']} profiled steps of {profile['ms']:.2f} ms",
+            _table("operations", [*profile["groups"], _sum("all", profile["groups"])]),
+            _table("longest operations", profile["operations"][:TOP]),
+        ]
+        for gpu in profile["gpus"]:
+            share = f"{gpu['busy_ms']:.3f} ms of a step, {gpu['busy_share']:.0%}"
+            parts += [f"{gpu['device']}: busy for {share}", _table("copies", gpu["copies"])]
+            kernels = [*gpu["kernels"][:TOP], _sum("all kernels", gpu["kernels"])]
+            parts.append(_table("kernels", kernels))
+        if result["device"] == "gpu" and not any(gpu["kernels"] for gpu in profile["gpus"]):
+            parts.append("The profiler saw no kernel: CUPTI is missing or not permitted.")
+    return "\n\n".join(parts)
+
+
+def _table(head: str, rows: Sequence[JsonObject]) -> str:
+    lines = [f"{head:<{WIDTH}}{'ms per step':>12}{'calls per step':>14}"]
+    for row in rows:
+        name = row["name"]  # layer and operation are at the end of a long one
+        name = name if len(name) < WIDTH else f"{name[:24]}...{name[29 - WIDTH :]}"
+        lines.append(f"{name:<{WIDTH}}{row['ms']:>12.3f}{row['calls']:>14.1f}")
+    return "\n".join(lines)
+
+
+def _sum(name: str, rows: Sequence[JsonObject]) -> JsonObject:
+    return {"name": name} | {key: sum(row[key] for row in rows) for key in ("ms", "calls")}
+
+
+BENCHMARK = Benchmark(about=__doc__, settings=ProfileSettings, measure=measure, text=text)

@@ -71,11 +71,11 @@ def test_pairs_of_ids_rarely_share_a_hash_value(others):
 def test_a_tenth_of_the_rows_is_held_out(others):
     ids = np.arange(50, dtype=np.int32)[:, None]
     rows = others.Rows(ids, np.zeros((50, 0)), np.arange(50) % 2, np.array([50]))
-    fitted, scored = rows.held_out(7)
+    fitted, scored = others.held_out(rows, 7)
     assert len(scored.label) == 5 and len(fitted.label) == 45
     assert sorted([*fitted.ids[:, 0], *scored.ids[:, 0]]) == [*range(50)]
     assert (scored.label == scored.ids[:, 0] % 2).all()
-    assert (scored.ids != rows.held_out(8)[1].ids).any()
+    assert (scored.ids != others.held_out(rows, 8)[1].ids).any()
 
 
 def test_vowpal_wabbit_reads_a_namespace_for_each_column(others):

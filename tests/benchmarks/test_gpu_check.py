@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.settings import settings_from
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +111,8 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         given = [line[len(words) :] for line in lines if line[: len(words)] == words]
         assert len(given) == {"step epoch": 3, "peers": 2, "gpu_operations": 2}.get(name, 1)
         for line in given:
-            settings = module.BENCHMARK.settings_from(module.BENCHMARK.parser().parse_args(line))
+            benchmark = module.BENCHMARK
+            settings = settings_from(benchmark.parser().parse_args(line), benchmark.settings)
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))
 
 

@@ -143,10 +143,10 @@ def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     settings = peers.PeerSettings(
         work=tmp_path / "work", rows=600, ids=400, batches=(64,), rounds=1, mlp=(8,),
-        contestants=("hugectr", "hugectr-dcn"), pythons={"hugectr": sys.executable},
+        contestants=("hugectr", "hugectr-dcn"), hugectr_python=sys.executable,
     )  # fmt: skip
     result = peers.compare(settings)
-    log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=settings.seed)
+    log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=peers.SEED)
     auc = round(roc_auc(log.test.label, log.test.continuous[:, 0]), 5)
     for row, name in zip(result["results"], settings.contestants, strict=True):
         assert row["contestant"] == name and row["rows_per_second"] > 0, row

@@ -13,8 +13,13 @@ def peers(load):
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_ours_run_and_the_others_say_what_they_need(peers, measured, tmp_path, monkeypatch):
-    made, original = [], peers.cowclip._model
-    monkeypatch.setattr(peers.cowclip, "_model", lambda *a: made.append(original(*a)) or made[-1])
+    made, original = [], peers.cowclip.random_model
+
+    def random_model(*words, **settings):
+        made.append(original(*words, **settings))
+        return made[-1]
+
+    monkeypatch.setattr(peers.cowclip, "random_model", random_model)
     little = "--rows=600 --ids=400 --batches=64 --rounds=1"
     result, text = measured("peers", little, "--work", tmp_path / "work")
     rows = {row["contestant"]: row for row in result["results"]}
@@ -49,7 +54,7 @@ def test_ratios_are_those_of_the_rounds_and_of_the_same_model(peers):
 
     made = {(64, name): turns(20.0, 20.0, 30.0) for name in peers.PeerSettings.contestants}
     made[64, peers.REFERENCE] = turns(10.0, 40.0, 10.0)
-    rows = {name: peers._result((64, name), made) for _, name in made}
+    rows = {name: peers.result_of((64, name), made) for _, name in made}
     assert rows["deepctr"]["ratio_to_cowclip"] == 2.0  # of 2, 0.5 and 3
     others = [name for name, row in rows.items() if row["ratio_to_cowclip"] is None]
     assert others == ["hugectr-wide-and-deep", "hugectr-dcn"]
@@ -59,7 +64,7 @@ def test_ratios_are_those_of_the_rounds_and_of_the_same_model(peers):
 def test_a_peer_that_fails_is_told(peers, tmp_path):
     settings = peers.PeerSettings(
         work=tmp_path, rows=600, ids=400, batches=(64,), rounds=1,
-        contestants=("deepctr",), pythons={"deepctr": sys.executable},
+        contestants=("deepctr",), deepctr_python=sys.executable,
     )  # fmt: skip
     (row,) = peers.compare(settings)["results"]
     assert row["status"].startswith("failed: ModuleNotFoundError")

@@ -1,6 +1,7 @@
-"""Benchmarks whose test is one small run: what it prints and its JSON; tables on the pages."""
+"""One small run of each benchmark: what it prints, its JSON, and what it refuses on the way."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,95 +13,253 @@ import pytest
 from cowclip_merlin.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-BASELINE = "--base-batch-size 128 --multipliers 4,128 --epochs 1"
-WITHOUT_TENSORFLOW = """
-import runpy, sys
-sys.argv.pop(0)
-sys.path.insert(0, "benchmarks")
-runpy.run_path(sys.argv[0], run_name="__main__")
-assert "tensorflow" not in sys.modules
-"""
+TRITON_PYTHON = os.environ.get("TRITON_PYTHON")
+WORK = "--work WORK"
+LOADING = f"--rows 2000 --rounds 1 --seconds 0.01 {WORK}"
+BASELINE = f"--base-batch-size 128 --multipliers 4,128 --epochs 1 --mlp 8 {WORK}"
+
+
+def check_outages(result):
+    every = [*result["skip"].values(), *result["backlog"].values()]
+    assert all(0 < each["auc"] < 100 for each in every)
+    assert result["backlog"]["4"]["auc"] != result["backlog"]["4, not scaled"]["auc"]
+
+
+def check_days(result):
+    (run,) = result["runs"]
+    assert run["each day"][0] == run["all days"][0], "the first day is the same training"
+    assert run["each day"][1] != run["all days"][1]
+
+
+def check_workers(result):
+    for r in result["results"]:
+        assert r["ms_per_step"] > 0 and (r["ratio"] is None) == (r["workers"] == 1)
+        assert (r["ratio"] or 1) > 0.9, "a run sends at least what the formula says"
+
+
+def check_profile(result):
+    (found,) = result["results"]
+    groups = {group["name"]: group for group in found["profile"]["groups"]}
+    # Four layers forward; four gradients of weights, four of inputs.
+    assert groups["matrix products, forward"]["calls"] == 4
+    assert groups["matrix products, backward"]["calls"] == 8
+    listed = sum(operation["ms"] for operation in found["profile"]["operations"])
+    assert listed == pytest.approx(sum(group["ms"] for group in groups.values()))
+
+
+def check_vocabulary(result):
+    assert all(0 < r["fastest"] <= r["ms_per_step"] <= r["slowest"] for r in result["results"])
+    smallest = [r for r in result["results"] if r["vocabulary"] == 2000]
+    assert len(smallest) == 6 and all(r["ratio_to_smallest"] == 1 for r in smallest)
+    assert b"exact and its flush" in Path("a.svg").read_bytes()
+
+
+def check_epoch(result):
+    (row,) = result["results"]
+    assert (row["steps"], row["of_steps"], len(row["tenths"])) == (79, 79, 10)
+    flush = 1000 * row["flush_seconds"] / 79
+    assert row["ms_per_step_with_flush"] == pytest.approx(row["ms_per_step"] + flush)
+    assert 0.55 < row["auc"] < row["auc_of_truth"] < 0.8
+
+
+def check_growing(result):
+    (row,) = result["results"]
+    found = [b / a for a, b in zip(row["times"]["fixed"], row["times"]["growing"])]
+    assert row["ratio"] == pytest.approx(np.median(found))
+
+
+def check_diagnostics(result):
+    for r in result["results"]:
+        assert all(x["watched"] > x["probe"] > 0 for x in r["rounds"])
+        assert r["cost_of_probes"] == pytest.approx(r["ms_per_probe"] / r["ms_per_step"] / 3)
+
+
+def check_tables(result):
+    stream = next(r for r in result["results"] if r["what"] == "stream")
+    assert 6000 <= stream["most_rows"] <= stream["bound"] == 6000 + 1200 + 5120
+
+
+RUNS = {
+    "days": ("--rows 1500 --days 3 --seeds 1 --batch-size 64", ["| 2 |", "| 3 |"]),
+    "outages": (
+        "--rows 2000 --seeds 1 --snapshot-hours 12 --catch-up 4 --batch-size 64 --rule sde",
+        ["| none |", "| 12 h |", "| 4 |", "| 4, not scaled |", "| not trained |"],
+    ),
+    "prepare": (
+        f"--rows 2000 --runs 1 --without polars {WORK}",
+        ["| 2,000 | prepare |", "| 2,000 | pandas |", "| yes |"],
+    ),
+    "workers": (
+        f"--rows 2000 --batch-sizes 500 --workers 1,2 --epochs 2 {WORK}",
+        ["| 500 | mirrored | 1 |", "| 500 | sharded | 2 |"],
+    ),
+    "step profile": (
+        "--batch-sizes 64 --vocabulary 2000 --steps 3",
+        ["matrix products, backward", "row kernels: missed steps", "longest operations"],
+    ),
+    "step vocabulary": (
+        "--vocabularies 2000,4000 --batch-sizes 32,64 --mlp 8 --rounds 1 --steps 2 --warm-up 3 "
+        "--missed 12 --figure a.svg",
+        ["| 32 | dense | 2,000 |", "| 64 | lazy | 4,000 |", "| 4,000 | 12 |"],
+    ),
+    "step epoch": (
+        "--vocabularies 2000 --batch-sizes 512 --updates exact --rows 40000 --held-out 5000",
+        ["| exact | 79 of 79 |"],
+    ),
+    "step growing": (
+        "--batch-sizes 32 --known 2600 --mlp 8 --rounds 2 --steps 2",
+        ["| 32 |"],
+    ),
+    "step loading": (f"{LOADING} --batch-sizes 64", ["| 64 | merlin |", "| 64 | step |"]),
+    "step diagnostics": (
+        "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0",
+        ["| 32 |", "| 64 |"],
+    ),
+    "rows tables": (
+        "--sizes 3000 --lookups 1000 --stream 60000 --snapshot-rows 500 --batch 512",
+        ["| lookup | 3,000 |", "| dense insert | 3,000 |", "what slice", "what snapshot"],
+    ),
+}
+
+
+QUICK = "step epoch"
+PROCESSES = ("prepare", "workers")
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.thorough] * (command != QUICK))
+        for command in RUNS
+        if command not in PROCESSES
+    ],
+)
+def test_a_small_run(command, measured, tmp_path, monkeypatch):
+    run_small(command, measured, tmp_path, monkeypatch)
+
+
+@pytest.mark.system
+@pytest.mark.thorough
+@pytest.mark.parametrize("command", PROCESSES)
+def test_a_small_run_of_processes(command, measured, tmp_path, monkeypatch):
+    run_small(command, measured, tmp_path, monkeypatch)
+
+
+def run_small(command, measured, tmp_path, monkeypatch):
+    options, words = RUNS[command]
+    monkeypatch.chdir(tmp_path)
+    result, out = measured(command, options)
+    for word in words:
+        assert word in out
+    if check := globals().get(f"check_{command.split()[-1]}"):
+        check(result)
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_batches_above_the_rows_are_refused(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, told = refused("step loading", *LOADING.split(), "--batch-sizes", "1999")
+    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_runs_of_the_baseline_are_used_again_but_no_others_and_no_half_ones(
+    measured, refused, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    small = f"{BASELINE} --rows 2000 --l2 1e-4 --seeds 2"
+    result, out = measured("baseline", small)
+    assert [r["line"] for r in result["results"]] == ["128 baseline", "128 exact", "512 CowClip"]
+    assert "omitted: 16K CowClip" in out and result["overrides"] == {"l2": 1e-4}
+    first, exact = result["results"][:2]
+    assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0 < exact["speed_up"]
+    assert first["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
+    assert first["runs"][0]["test_auc"] != first["runs"][1]["test_auc"]
+    assert not list(Path("WORK").glob("runs/*/checkpoints"))
+    again = measured("baseline", small)[0]["results"]
+    assert all(r["used_again"] for line in again for r in line["runs"])
+    code, told = refused("baseline", *small.replace("--l2", "--dense-lr").split())
+    assert code == 2 and "other settings" in told
+    metrics = Path("WORK/runs/none-1x-dense-seed1/metrics.csv")
+    metrics.write_text(metrics.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
+    code, told = refused("baseline", *small.split())
+    assert code == 2 and "not finished; delete the folder" in told
+
+
+def test_a_stopped_run_is_told_with_the_folder_to_delete(load, refused, tmp_path, monkeypatch):
+    baseline = load("baseline")
+
+    def stopped(*_, **__):
+        raise baseline.Stopped(15)
+
+    monkeypatch.setattr(baseline, "train", stopped)
+    monkeypatch.chdir(tmp_path)
+    code, told = refused("baseline", *BASELINE.split(), "--rows", "999")
+    assert code == 128 + 15 and "delete the last folder in WORK/runs" in told
+
+
+def test_the_speed_up_is_taken_within_each_seed(load):
+    """A machine that slows down from seed to seed favors no line."""
+
+    def runs(*seeds):
+        return [{"seconds": seconds, "test_auc": [0.5]} for seconds in seeds]
+
+    baseline = load("baseline")
+    settings = baseline.BaselineSettings(multipliers=(8,))
+    base, mine = runs([9, 4, 4], [9, 6, 6], [80, 80, 9]), runs([2, 2, 9], [4, 4, 1], [8, 8, 1])
+    result = baseline.result_of(settings, settings.lines()[1], mine, base, 10_000)
+    assert result["speed_up"] == 2  # of 2, 1.5 and 10
+    assert result["seconds_per_epoch"] == 4 and result["auc_points_to_baseline"] == 0
 
 
 @pytest.mark.system
 def test_kernels_need_no_tensorflow(tmp_path):
+    code = "import runpy, sys; sys.path.insert(0, 'benchmarks'); sys.argv.pop(0); "
+    code += (
+        "runpy.run_path(sys.argv[0], run_name='__main__'); assert 'tensorflow' not in sys.modules"
+    )
+    small = "--backend numba --batches 64 --gaps 1 --vocabulary 2000 --rounds 1 --copy-mb 4"
     file = tmp_path / "kernels.json"
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, "benchmarks/rows.py", "kernels",
-         "--backend", "numba", "--batches", "64", "--gaps", "1", "--vocabulary", "2000",
-         "--rounds", "1", "--copy-mb", "4", "--json", str(file)],
+        [sys.executable, "-c", code, "benchmarks/rows.py", "kernels", *small.split(),
+         "--json", str(file)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
-    names = [r["kernel"] for r in result["results"]]
+    found = {r["kernel"]: r for r in result["results"]}
     steps = ["adam", "adagrad", "rowwise"]
-    assert names == ["copy", "group", "unique", "clip", "update", *steps, "replay"]
+    assert list(found) == ["copy", "group", "unique", "clip", "update", *steps, "replay"]
     assert result["command"].startswith("python benchmarks/rows.py kernels --backend numba")
-    assert result["load_before"] >= 0 and result["hardware"]["cores"]
-    assert result["versions"]["numba"] and result["date"]
-    by_name = {r["kernel"]: r for r in result["results"][:8]}
-    n, u = by_name["update"]["n"], by_name["update"]["u"]
-    assert n == 26 * 64 and by_name["update"]["bytes"] == 44 * n + 248 * u
-    assert [by_name[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
-    assert result["results"][0]["share_of_copy"] == 1.0
-    assert done.stdout.count("update") == 1
+    n, u = found["update"]["n"], found["update"]["u"]
+    assert n == 26 * 64 and found["update"]["bytes"] == 44 * n + 248 * u
+    assert [found[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
 
 
 @pytest.mark.system
-def test_message_logs(measured, tmp_path):
-    small = "--batches 1 50 --rows 64 --seconds 0.02 --round-trips 20 --rounds 2"
-    result, out = measured("message_logs", small, "--logs", tmp_path / "log")
-    results = result["results"]
-    cases = [("messages", 1), ("messages", 50), ("sync rows", 64), ("there and back", 1)]
-    assert [(r["what"], r["size"]) for r in results] == cases
-    assert all(r["log"] == "files" and len(r["rounds"]) == 2 for r in results)
-    speeds = [value for r in results for key, value in r.items() if "_per_second" in key]
-    assert len(speeds) == 6 and min(speeds) > 0
-    assert results[2]["message_bytes"] > 64 * (8 + 8 + 44)
-    assert results[3]["p99_ms"] >= results[3]["median_ms"] > 0
-    assert "| files | 64 |" in out
-    assert [each.name for each in tmp_path.iterdir()] == ["message_logs.json"]
+def test_versions(measured, tmp_path):
+    python = tmp_path / "other" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nwhile [ $((i += 1)) -lt 50000 ]; do :; done\n")  # takes time
+    python.chmod(0o755)
+    some = "start,produce,join,decode"
+    small = f"--rows 300 --runs 1 --cases {some}"
+    result, out = measured("versions", small, "--against", tmp_path / "other")
+    assert ",".join(result["cases"]) == some
+    for case, versions in result["cases"].items():
+        assert versions["this"][0]["cpu_seconds"] > 0 and f"| {case} | cpu seconds |" in out
 
 
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
-    module = load("online")
     seconds = {name: {"p50": 0.1, "p95": 0.2} for name in ("join", "train", "push", "apply")}
-
-    def line(p95):
-        total = {"total": {"p50": 0.3, "p95": p95}}
-        each = {
-            "sync_every": 0.2,
-            "latency": {"probes": 9, "seconds": seconds | total},
-            "requests": {"p50": 0.001, "p99": 0.02},
-        }
-        return module.text({"results": [each]}).splitlines()[-1]
-
-    assert "| 0.70 | yes |" in line(0.7) and "| 0.71 | no |" in line(0.71)
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_outages(measured):
-    small = "--rows 2000 --seeds 1 --snapshot-hours 12 --catch-up 4 --batch-size 64 --rule sde"
-    result, out = measured("outages", small)
-    assert list(result["skip"]) == ["none", "12 h"]
-    assert list(result["backlog"]) == ["4", "4, not scaled", "not trained"]
-    every = [*result["skip"].values(), *result["backlog"].values()]
-    assert all(0 < each["auc"] < 100 for each in every)
-    assert result["backlog"]["4"]["auc"] != result["backlog"]["4, not scaled"]["auc"]
-    assert "| not trained |" in out
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_days(measured):
-    result, out = measured("days", "--rows 1500 --days 3 --seeds 1 --batch-size 64")
-    (run,) = result["runs"]
-    assert run["each day"][0] == run["all days"][0], "the first day is the same training"
-    assert run["each day"][1] != run["all days"][1]
-    assert all(0 < auc < 1 for aucs in run.values() for auc in aucs)
-    assert {len(aucs) for aucs in run.values()} == {2} and "| 3 |" in out
+    for p95, words in ((0.7, "| 0.70 | yes |"), (0.71, "| 0.71 | no |")):
+        latency = {"probes": 9, "seconds": seconds | {"total": {"p50": 0.3, "p95": p95}}}
+        requests = {"p50": 0.001, "p99": 0.02}
+        each = {"sync_every": 0.2, "latency": latency, "requests": requests}
+        assert words in load("online").text({"results": [each]})
 
 
 def test_outages_on_the_page(load):
@@ -127,7 +286,9 @@ def test_outages_on_the_page(load):
 
 
 @pytest.mark.system
-def test_serving_load_needs_wrk(refused, monkeypatch):
+def test_serving_needs_wrk_or_triton(refused, monkeypatch):
+    code, told = refused("serving triton", "--triton-python", sys.executable)
+    assert code == 2 and "nvidia-pytriton is not installed; make triton-check makes" in told
     monkeypatch.setattr(shutil, "which", lambda _: None)
     code, told = refused("serving load")
     assert code == 2 and "wrk is not installed; install it" in told
@@ -142,116 +303,40 @@ def test_serving_load(measured):
     *within, above = result["cases"]
     assert all(case["answered"] > 0 and case["refused"] == 0 for case in within)
     assert above["connections"] == 30 and above["refused"] > 0 and above["answered"] > 0
-    assert [case["syncs"] > 0 for case in result["cases"]] == [
-        case["synced"] for case in result["cases"]
-    ]
-    assert (
-        0 < result["status"]["sync"]["rows"] == result["rows"] == result["status"]["model"]["rows"]
-    )
+    assert all((case["syncs"] > 0) == case["synced"] for case in result["cases"])
+    status = result["status"]
+    assert 0 < status["sync"]["rows"] == result["rows"] == status["model"]["rows"]
+
+
+def test_wrong_answers_of_triton_are_errors(load):
+    check = load("serving_parts.triton").check
+    good = {"largest_difference": 1e-7, "refusals": {"wrong": "a line"}}
+    check(None, good)
+    for change, error in (
+        ({"largest_difference": 2e-6}, "an answer differs by 2.0e-06"),
+        ({"largest_difference": float("nan")}, "an answer differs by nan"),
+        ({"refusals": {"wrong": ""}}, "wrong: is not refused"),
+        ({"refusals": {"wrong": "one\ntwo"}}, "wrong: is not refused"),
+    ):
+        with pytest.raises(InputError, match=error):
+            check(None, good | change)
 
 
 @pytest.mark.system
-def test_tables(measured):
-    small = "--sizes 3000 --lookups 1000 --stream 60000 --snapshot-rows 500 --batch 512"
-    result, out = measured("rows tables", small)
-    results = {r["what"]: r for r in result["results"]}
-    assert list(results) == [
-        "reserved", "insert", "lookup", "zipf", "absent", "admit", "refuse", "dense insert",
-        "dense lookup", "slice", "stream", "snapshot",
-    ]  # fmt: skip
-    assert all(r["ids_per_second"] > 0 for r in results.values() if "ids_per_second" in r)
-    stream = results["stream"]
-    assert 6000 <= stream["most_rows"] <= stream["bound"] == 6000 + 1200 + 5120
-    assert "| lookup | 3,000 |" in out
+@pytest.mark.skipif(not TRITON_PYTHON, reason="TRITON_PYTHON is not set: make triton-check")
+def test_triton(measured):
+    small = "--rows 3000 --checked-rows 200 --batches 1,50 --seconds 1 --connections 4"
+    result, _ = measured("serving triton", small, "--triton-python", TRITON_PYTHON)
+    assert result["largest_difference"] <= 1e-6 and result["checked_rows"] == 200
+    cases = [(case["batch"], case["connections"]) for case in result["cases"]]
+    assert cases == [(1, 1), (50, 1), (1, 4)]
+    assert result["versions"]["tritonserver"] == "2.51.0"
 
 
 @pytest.mark.system
 def test_a_failed_process_of_tables_is_one_line(load, tmp_path):
-    peers = load("row_parts.other_tables")
     ids, python = np.zeros((1, 26), np.int64), tmp_path / "python"
     python.write_text("#!/bin/sh\necho No module named recommenders_addons >&2\nexit 1\n")
     python.chmod(0o755)
     with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
-        peers.tfra_speeds(str(python), 1, batch=1, ids=ids, known=ids, zipf=ids)
-
-
-@pytest.mark.system
-def test_versions(measured, tmp_path):
-    python = tmp_path / "other" / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nwhile [ $((i += 1)) -lt 50000 ]; do :; done\n")  # takes time
-    python.chmod(0o755)
-    some = "start,produce,join,decode"
-    small = f"--rows 300 --runs 1 --cases {some}"
-    result, out = measured("versions", small, "--against", tmp_path / "other")
-    assert ",".join(result["cases"]) == some
-    for case, versions in result["cases"].items():
-        assert [len(versions[who]) for who in ("this", "other")] == [1, 1]
-        assert versions["this"][0]["cpu_seconds"] > 0 and f"| {case} | cpu seconds |" in out
-
-
-@pytest.fixture
-def baseline(load):
-    return load("baseline")
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_every_configuration_is_in_the_table_and_in_json(measured, refused, tmp_path):
-    """And a second time, finished runs are used again, but no others and no half ones."""
-    small = f"{BASELINE} --rows 2000 --updates exact,dense --l2 1e-4 --seeds 2"
-    work = tmp_path / "work"
-    given = ["--mlp", "8", "--work", work]
-    result, out = measured("baseline", small, *given)
-    expected = [
-        ("128 baseline", "dense"), ("128 exact", "exact"), ("512 CowClip", "exact"),
-        ("512 CowClip", "dense"),
-    ]  # fmt: skip
-    assert [(r["line"], r["update"]) for r in result["results"]] == expected
-    for name, update in expected:
-        assert f"| {name} | {update} |" in out
-    assert out.count("omitted: 16K CowClip") == 2
-    first, exact = result["results"][:2]
-    assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0 < exact["speed_up"]
-    assert first["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
-    assert all(len(r["runs"][0]["seconds"]) == 1 for r in result["results"])
-    assert [r["seed"] for r in first["runs"]] == [1, 2]
-    assert first["runs"][0]["test_auc"] != first["runs"][1]["test_auc"]
-    assert sum(result["rows"].values()) == 2000 and 0.5 < result["best_possible_auc"] < 1
-    assert result["overrides"] == {"l2": 1e-4} and not list(work.glob("runs/*/checkpoints"))
-    again = measured("baseline", small, *given)[0]["results"]
-    assert all(r["used_again"] for line in again for r in line["runs"])
-    code, told = refused("baseline", *small.split(), "--mlp", "4", "--work", work)
-    assert code == 2 and "other settings" in told
-    metrics = work / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
-    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
-    code, told = refused("baseline", *small.split(), *given)
-    assert code == 2 and "not finished; delete the folder" in told
-
-
-def test_a_stopped_run_is_told_with_the_folder_to_delete(
-    baseline, refused, data, tmp_path, monkeypatch
-):
-    def stopped(*_, **__):
-        raise baseline.Stopped(15)
-
-    monkeypatch.setattr(baseline, "train", stopped)
-    code, told = refused("baseline", *BASELINE.split(), "--data", data, "--work", tmp_path)
-    assert code == 128 + 15 and f"delete the last folder in {tmp_path}/runs" in told
-
-
-def test_the_speed_up_is_taken_within_each_pass(baseline):
-    """A machine that slows down from pass to pass favors no configuration."""
-
-    def runs(*passes):
-        return [{"seconds": seconds, "test_auc": [0.5], "seed": 1} for seconds in passes]
-
-    settings = baseline.BaselineSettings(work=Path("work"), multipliers=(8,))
-    base, exact, _ = settings.configurations()
-    made = {
-        base: runs([9, 4, 4], [9, 6, 6], [80, 80, 9]),
-        exact: runs([2, 2, 9], [4, 4, 1], [8, 8, 1]),
-    }
-    result = baseline._result(settings, exact, made, 10_000)
-    assert result["speed_up"] == 2  # of 2, 1.5 and 10
-    assert result["seconds_per_epoch"] == 4 and result["auc_points_to_baseline"] == 0
+        load("row_parts.tables").tfra_speeds(str(python), 1, batch=1, ids=ids)

@@ -1,0 +1,360 @@
+"""What the benchmarks share: a command from settings, the JSON record, turns in rounds, tables.
+
+Exit codes: 0 success, 2 wrong input, 1 a bug of the benchmark, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from cowclip_merlin.checks import check_unique
+from cowclip_merlin.cli.options.commands import CommandParser
+from cowclip_merlin.errors import InputError, error_message, with_options
+from cowclip_merlin.settings import add_options, options_of, settings_from
+from cowclip_merlin.system.files import check_writable, write_json
+from cowclip_merlin.system.machine import hardware, versions
+from cowclip_merlin.types import JsonObject
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+COWCLIP = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
+"""Code for `python -c`: the command `cowclip` of the Python that runs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A measurement as a command: options, settings, measurement, text and JSON.
+
+    Attributes:
+        about: help text, the docstring of the module.
+        settings: class of settings. If it has a field `device`, TensorFlow uses the chosen device.
+        measure: maps settings to a result for JSON.
+        text: maps a result to the text to print.
+        finish: is called with settings and result when all is written: it draws a figure, or raises
+            an `InputError` if the result is not as it must be.
+    """
+
+    about: str | None
+    settings: type
+    measure: Callable[[Any], JsonObject]
+    text: Callable[[JsonObject], str]
+    finish: Callable[[Any, JsonObject], None] | None = None
+
+    def parser(self, script: str = "") -> argparse.ArgumentParser:
+        """Make the parser of the command."""
+        parser = _parser(self.about, script or Path(inspect.getfile(self.measure)).name)
+        add_options(parser, self.settings)
+        what = "also write the result to this file"
+        parser.add_argument("--json", type=Path, metavar="FILE", help=what)
+        parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+        return parser
+
+    def main(self, arguments: Sequence[str] | None = None, script: str = "") -> None:
+        """Measure, print and write JSON; print an error in one line.
+
+        Args:
+            arguments: arguments of the command line; None: those of the process.
+            script: name of the script with the word that chose this part of it.
+        """
+        parser = self.parser(script)
+        with one_line_errors([x for each in parser._actions for x in each.option_strings]):
+            args = parser.parse_args(arguments)
+            settings = settings_from(args, self.settings)
+            known = options_of(self.settings)
+            outputs = [getattr(settings, name) for name, given in known.items() if given.output]
+            check_output_files(args.json, *outputs, overwrite=args.overwrite)
+            if "device" in known:
+                from cowclip_merlin.training.build import choose_device
+
+                settings = replace(settings, device=choose_device(settings.device))
+            load = round(os.getloadavg()[0], 2)
+            words = sys.argv[1:] if arguments is None else arguments
+            result = {"load_before": load, "command": command_line(parser.prog, words)}
+            result = record(self.measure(settings)) | result
+            try:
+                print(self.text(result))
+                tf = result["versions"].get("tensorflow")
+                print(f"{result['hardware']}, TensorFlow {tf}", flush=True)
+            finally:  # also if nobody reads the text
+                if args.json is not None:
+                    write_json(args.json, result)
+            if self.finish:
+                self.finish(settings, result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Several measurements in one script: the first word of the command line chooses one.
+
+    Attributes:
+        about: help text, the docstring of the script.
+        script: name of the script.
+        parts: first word -> module with its `BENCHMARK`; only the chosen one is imported.
+    """
+
+    about: str | None
+    script: str
+    parts: Mapping[str, str]
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Measure one part, with the options after its name."""
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        parser = _parser(self.about, self.script)
+        what = "what to measure; --help after it lists its options"
+        parser.add_argument("part", choices=tuple(self.parts), help=what)
+        part = parser.parse_args(words[:1]).part
+        import_module(self.parts[part]).BENCHMARK.main(words[1:], f"{self.script} {part}")
+
+
+def _parser(about: str | None, script: str) -> argparse.ArgumentParser:
+    shown = argparse.RawDescriptionHelpFormatter
+    return CommandParser(prog=script, description=about, formatter_class=shown)
+
+
+@contextmanager
+def one_line_errors(options: Collection[str] = ()) -> Iterator[None]:
+    """Exit with one line on stderr if the input is wrong or after Ctrl-C.
+
+    Args:
+        options: those of the command.
+
+    Raises:
+        SystemExit: with code 2 for wrong input, 130 after an interrupt.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        exit_with(130, "interrupted; no result was written")
+    except Exception as error:
+        words = error_message(error)
+        if words is None:
+            raise
+        exit_with(2, f"error: {with_options(words, options)}")
+
+
+def exit_with(code: int, line: str) -> NoReturn:
+    """End the process with a line on stderr."""
+    print(" ".join(line.split()), file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
+    """Check before the measurement that output files can be written; None is not requested.
+
+    Raises:
+        InputError: if a file cannot be written, exists already, or is given twice, or if there is
+            none to replace.
+    """
+    given = [file for file in files if file is not None]
+    if overwrite and not given:
+        raise InputError("--overwrite has no effect without a file to write; remove it")
+    for file in given:
+        check_writable(file, overwrite=overwrite)
+    check_unique({"files to write": given})
+
+
+def command_line(script: str, words: Sequence[str]) -> str:
+    """Return the command without absolute folders, users and passwords.
+
+    >>> command_line("baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
+    'python benchmarks/baseline.py --rows 9 --json=a.json'
+    >>> command_line("step.py loading", ["--work", "/tmp/a,redis://:secret@host/b"])
+    'python benchmarks/step.py loading --work a,redis://host/b'
+    """
+    shared = [",".join(map(_shared, word.split(","))) for word in words]
+    return shlex.join(["python", *f"benchmarks/{script}".split(), *shared])
+
+
+def _shared(value: str) -> str:
+    """Return a value without what belongs to this machine or user."""
+    value = re.sub(r"^(--[\w-]+=)?/.*/", r"\1", value)
+    return re.sub(r"://[^/]*@", "://", value)
+
+
+def record(result: JsonObject) -> JsonObject:
+    """Add date, hardware and versions to a result, which may have hardware and more versions."""
+    return {
+        **result,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "hardware": result["hardware"] if "hardware" in result else hardware(),
+        "versions": versions() | result.get("versions", {}),
+    }
+
+
+def in_turn(
+    cases: Mapping[Key, Callable[[], Value]], rounds: int, *, warm_up: int = 0
+) -> dict[Key, list[Value]]:
+    """Call every case once in each round, so that a slow minute affects every case.
+
+    Args:
+        cases: name -> function to call.
+        rounds: number of values for each case.
+        warm_up: number of earlier rounds, whose values are dropped.
+
+    >>> numbers = iter(range(9))
+    >>> in_turn({"a": lambda: next(numbers), "b": lambda: next(numbers)}, 2, warm_up=1)
+    {'a': [2, 4], 'b': [3, 5]}
+    """
+    from tqdm import tqdm
+
+    values: dict[Key, list[Value]] = {key: [] for key in cases}
+    turns = [(number, key) for number in range(warm_up + rounds) for key in cases]
+    for number, key in tqdm(turns, desc="turns", disable=None, leave=False):
+        value = cases[key]()
+        if number >= warm_up:
+            values[key].append(value)
+    return values
+
+
+def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return the ratio of two cases in every round.
+
+    >>> ratios([2.0, 9.0], [1.0, 3.0])
+    [2.0, 3.0]
+    """
+    return [value / other for value, other in zip(values, others, strict=True)]
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Format the median with the range.
+
+    >>> spread([3.0, 1.0, 2.0])
+    '2.0 (1.0 to 3.0)'
+    """
+    numbers = (statistics.median(values), min(values), max(values))
+    middle, low, high = (f"{x:,.{digits}f}" for x in numbers)
+    return f"{middle} ({low} to {high})"
+
+
+def markdown(head: Sequence[str], alignment: str, rows: Iterable[Sequence[str]]) -> str:
+    """Format a table.
+
+    Args:
+        head: names of the columns.
+        alignment: alignment of each column, "l" or "r".
+        rows: cells of each row.
+
+    >>> print(markdown(["who", "rows/s"], "lr", [("step", "12")]))
+    | who | rows/s |
+    |:--|--:|
+    | step | 12 |
+    """
+    rules = "|".join({"l": ":--", "r": "--:"}[each] for each in alignment)
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, f"|{rules}|", *others])
+
+
+def table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Format results: name of a column -> how its cells are made of a row; numbers to the right.
+
+    >>> print(table({"who": "{who}", "ms": "{ms:.1f}"}, [{"who": "step", "ms": 12.0}]))
+    | who | ms |
+    |:--|--:|
+    | step | 12.0 |
+    """
+    cells = [[form.format_map(row) for form in columns.values()] for row in rows]
+    first = cells[0] if cells else columns
+    sides = ["r" if x[:1] in "+-0123456789" else "l" for x in first]
+    return markdown(tuple(columns), "".join(sides), cells)
+
+
+def output_of(what: str, command: Sequence[object], **options: Any) -> str:
+    """Run a command, and return what it prints.
+
+    Args:
+        what: name in the error.
+        command: program and arguments.
+        options: of `subprocess.run`.
+
+    Raises:
+        InputError: if it fails; the message has the last line of its errors.
+    """
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, **options)
+    if done.returncode:
+        raise InputError(f"{what} failed: {_last_line(done.stderr)}")
+    return done.stdout
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it printed no error"])[-1]
+
+
+def timed(
+    command: Sequence[str], log: Path, *, folder: Path | None = None
+) -> tuple[float, float, float]:
+    """Measure the seconds, the peak memory in MB and the CPU seconds of one process.
+
+    Args:
+        command: command of the process.
+        log: file for its output.
+        folder: its working directory; None: that of this process.
+
+    Raises:
+        InputError: if the process failed; the message has its last line.
+    """
+    started = time.perf_counter()
+    with log.open("w", encoding="utf-8") as words:
+        # In a separate process group, so that only this process receives Ctrl-C.
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
+        )
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if status:
+        last = _last_line(log.read_text(encoding="utf-8"))
+        raise InputError(f"{log.stem}: a run failed: {last}")
+    seconds, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
+    return seconds, usage.ru_maxrss / 1024, cpu
+
+
+def prepared(work: Path, rows: int, batches: Sequence[int]) -> PreparedData:
+    """Open the prepared log of this size; create it if it is missing.
+
+    Raises:
+        InputError: if a batch is larger than the training rows.
+    """
+    from cowclip_merlin.synthetic.criteo_log import generate
+    from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+
+    folder = work / f"data-{rows}"
+    if not (folder / "dataset.json").exists():
+        work.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=work) as temporary:
+            log = Path(temporary) / "log.txt"
+            generate(log, rows=rows, seed=11)
+            prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
+    data = PreparedData.load(folder)
+    if max(batches) > data.rows["train"]:
+        raise InputError(
+            f"--batch-sizes {max(batches)}: only {data.rows['train']} of the {rows} rows are "
+            "training rows; use more --rows"
+        )
+    return data

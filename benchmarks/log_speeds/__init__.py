@@ -1,1 +1,0 @@
-"""Parts of `message_logs.py`: what is measured on one log."""

@@ -1,1 +1,0 @@
-"""Parts of `workers.py`: settings, runs, the formulas."""

@@ -1,0 +1,181 @@
+"""What benchmarks compute themselves: events of the profiler, ids in larger tables, formulas."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cowclip_merlin import compat
+from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
+from cowclip_merlin.cli import build_parser
+from cowclip_merlin.cli.train import settings_from_args
+from cowclip_merlin.training import run_logs
+
+MS = 10**9  # picoseconds
+DIM = 3
+
+
+@pytest.fixture(scope="module")
+def profile(load):
+    return load("step_parts.profile")
+
+
+@pytest.fixture(scope="module")
+def workers(load):
+    return load("workers")
+
+
+def add_line(plane, name, recorded, timestamp_ns=0):
+    """A thread or stream with events (name, start and duration in picoseconds)."""
+    line = plane.lines.add(name=name, timestamp_ns=timestamp_ns)
+    known = {metadata.name: key for key, metadata in plane.event_metadata.items()}
+    for event, start, duration in recorded:
+        key = known.setdefault(event, len(known) + 1)
+        plane.event_metadata[key].id, plane.event_metadata[key].name = key, event
+        line.events.add(metadata_id=key, offset_ps=start, duration_ps=duration)
+
+
+def test_kernels_and_copies_of_a_gpu(profile):
+    """Two steps of 10 ms with two streams."""
+    made = compat.xplane().XSpace()
+    gpu = made.planes.add(name="/device:GPU:0")
+    kernel = "void sgemm_128x64<float>(float*)"
+    add_line(gpu, "Stream #13(Kernel)", [(kernel, 0, 4 * MS), (kernel, 6 * MS, MS)])
+    # Begins 3 ms after the other: on one clock, its copy overlaps with the first kernel.
+    copies = [("MemcpyH2D", 0, 2 * MS), ("MemcpyD2H", 7 * MS, MS), ("replay_rows", 9 * MS, MS)]
+    add_line(gpu, "Stream #14(MemcpyH2D)", copies, timestamp_ns=3_000_000)
+    add_line(gpu, "TensorFlow Ops", [("MatMul", 0, 100 * MS)])  # the same again, derived
+    (found,) = profile.summary(made, steps=2, ms=10.0)["gpus"]
+    # In milliseconds: kernels 0 to 4, 6 to 7 and 12 to 13, copies 3 to 5 and 10 to 11.
+    assert (found["busy_ms"], found["busy_share"]) == (pytest.approx(4.0), pytest.approx(0.4))
+    assert found["kernels"] == [
+        {"name": kernel, "ms": 2.5, "calls": 1.0},
+        {"name": "replay_rows", "ms": 0.5, "calls": 0.5},
+    ]
+    assert found["copies"] == [
+        {"name": "HtoD", "ms": 1.0, "calls": 0.5},
+        {"name": "DtoH", "ms": 0.5, "calls": 0.5},
+    ]
+
+
+def test_an_operation_has_its_group_and_what_encloses_operations_is_none(profile):
+    for event, group in {
+        "deep_fm/dense_7/BiasAdd:_MklNativeFusedMatMul": "FORWARD",
+        "gradient_tape/dcn/vector_cross/MatMul_2/MatMul:MatMul": "BACKWARD",
+        "gradient_tape/deep_fm/dense/BiasAdd/BiasAddGrad:BiasAddGrad": "ACTIVATION",
+        "deep_fm/fused_embedding/CowClipCatchUp:CowClipCatchUp": "CATCH_UP",
+        "CowClipStep:CowClipStep": "UPDATE",
+        "gradient_tape/deep_fm/BroadcastTo_3:BroadcastTo": "ELEMENTWISE",
+        "AddN_1:AddN": "ELEMENTWISE",
+        "deep_fm/fused_embedding/Gather:ResourceGather": "GATHER",
+        "ArithmeticOptimizer/ReplaceMulWithSquare_mul_12:Square": "ROWS",
+        "ResourceScatterUpdate_1:ResourceScatterUpdate": "ROWS",
+        "mul_5:Mul": "ROWS",
+        "Adam/Adam/update_4/ResourceApplyAdam:ResourceApplyAdam": "ADAM",
+        "dc_nv2/matrix_cross/Cast:Cast": "CAST",
+        "gradient_tape/Sum:Sum": "REST",
+        "Adam_1/add:AddV2": "REST",
+        "logistic_loss/mul:Mul": "REST",
+    }.items():
+        assert profile.is_operation(profile.Event(event, 0, 1)), event
+        assert profile.group_of(event) == getattr(profile, group), event
+    for event in ("EagerLocalExecute: Identity", "PartitionedCall:PartitionedCall"):
+        assert not profile.is_operation(profile.Event(event, 0, 1)), event
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12))
+def test_the_union_is_what_is_covered(profile, pairs):
+    covered = np.zeros(80, bool)
+    for start, duration in pairs:
+        covered[start : start + duration] = True
+    made = [profile.Event("x", start, duration) for start, duration in pairs]
+    assert profile.union(made) == covered.sum()
+
+
+def test_a_vocabulary_that_does_not_fit_is_left_out(load, monkeypatch, capsys):
+    vocabulary = load("step_parts.vocabulary")
+    settings = vocabulary.VocabularySettings(vocabularies=(2000, 4000))
+    monkeypatch.setattr(vocabulary, "bytes_left", lambda: 4000 * vocabulary.BYTES_NEEDED - 1)
+    assert vocabulary.fitting(settings) == [2000]
+    assert "omitted: 4,000 ids" in capsys.readouterr().out
+
+
+def test_ids_are_spread_one_to_one_within_their_fields(load):
+    fields, rows = criteo_fields(123_457), random_rows(2048, criteo_fields(2000))
+    moved = load("step_parts.vocabulary").spread_ids(rows, fields).ids
+    assert (moved >= 0).all() and (moved.max(axis=0) < np.array(list(fields.values()))).all()
+    for before, after in zip(rows.ids.T, moved.T, strict=True):
+        pairs = {*zip(before.tolist(), after.tolist(), strict=True)}
+        assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})
+
+
+def parts_of(ids, workers):
+    """The ids of every worker, row by row."""
+    edges = [len(ids) * rank // workers for rank in range(workers + 1)]
+    return [{int(i) for row in ids[a:b] for i in row} for a, b in pairwise(edges)]
+
+
+def messages(tables, parts, dim):
+    """Bytes that each worker sends, counted message by message, without padding."""
+    sent, workers = [0] * len(parts), range(len(parts))
+    for here in workers:
+        for there in workers:
+            if here == there:
+                continue
+            if tables == "mirrored":
+                sent[here] += sum(4 + 4 + 4 * (dim + 1) for _ in parts[here])
+                continue
+            for i in parts[here]:
+                if i % len(parts) == there:
+                    sent[here] += 4 + 4  # id and count to the worker that has the row
+                    sent[there] += 4 * (dim + 1)  # the row back
+                    sent[here] += 4 * (dim + 1)  # its gradient
+    return sent
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5))
+def test_bytes_are_the_messages_of_the_largest_worker(workers, seed, rows, count):
+    ids = np.random.default_rng(seed).integers(0, 50, (rows, 4))
+    parts = parts_of(ids, count)
+    distinct = workers.largest_distinct(ids, [np.arange(rows)], count)
+    assert distinct == max(map(len, parts))
+    assert workers.row_bytes("mirrored", distinct, count, DIM) == max(
+        messages("mirrored", parts, DIM)
+    )
+    every = np.arange(10 * count)  # every worker reads all rows: this formula is exact, too
+    sent = messages("sharded", [set(every.tolist())] * count, DIM)
+    assert sent == [pytest.approx(workers.row_bytes("sharded", len(every), count, DIM))] * count
+
+
+def test_dense_weights_are_those_of_the_model(workers):
+    model = random_model("deepfm", criteo_fields(1000), embedding_dim=3, mlp=(8,))
+    dense = [x for x in model.trainable_variables if "embeddings" not in x.name]
+    assert len(dense) == len(model.trainable_variables) - 2  # the embeddings, the wide part
+    counted = workers.count_dense_weights(3, (8,))
+    assert counted == sum(int(np.prod(x.shape)) for x in dense)
+
+
+def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
+    unread = {n: 0.5 for n in run_logs.METRICS if not n.startswith("validation_")}
+    rows = [
+        unread | {"epoch": i + 1, "step": 20, "rows_per_second": 1000 / s}
+        for i, s in enumerate((9, 1, 3))
+    ]
+    run_logs.write_metrics(tmp_path / "metrics.csv", rows)
+    line = "sent 2.5 MB a step to 1 other workers\n"
+    (tmp_path / "train.log").write_text(line.replace("2.5", "9") + line * 2)
+    found = workers.read_logs(tmp_path, workers.Case(100, "mirrored", 2), 1000, 3)
+    assert found.step_ms == pytest.approx([100, 300]) and found.sent == [2.5e6] * 2
+
+
+def test_runs_are_trained_as_the_formulas_assume(workers):
+    for tables, value in (("mirrored", "fused"), ("sharded", "sharded")):
+        words = workers.train_words(workers.Case(64, tables, 3), "DATA", "RUN", 4)
+        args = build_parser().parse_args(words)
+        assert (args.tables, args.workers, args.epochs) == (value, 3, 4)
+        made = settings_from_args(args)
+        for name in ("seed", "embedding_dim", "mlp"):
+            assert getattr(made, name) == getattr(workers.MODEL, name)
+        assert (made.update, made.batch_size, made.validation_fraction) == ("exact", 64, 0)
