@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from table_schemas import schema_of_tables
 
 from cowclip_merlin import compat
 
@@ -18,21 +19,7 @@ def tf():
 
 
 def make_schema(fields=FIELDS, continuous=CONTINUOUS):
-    compat.merlin_models()
-    from merlin.schema import ColumnSchema, Schema, Tags
-
-    columns = [
-        ColumnSchema(
-            name,
-            dtype=np.int32,
-            tags=[Tags.CATEGORICAL],
-            properties={"domain": {"min": 0, "max": rows - 1, "name": name}},
-        )
-        for name, rows in fields.items()
-    ]
-    columns += [ColumnSchema(c, dtype=np.float32, tags=[Tags.CONTINUOUS]) for c in continuous]
-    target = ColumnSchema("click", dtype=np.int8, tags=[Tags.TARGET, Tags.BINARY_CLASSIFICATION])
-    return Schema([*columns, target])
+    return schema_of_tables(fields, continuous=continuous)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1], sys.argv[1] + "/.."
 from conftest import FIELDS, make_schema
 
 tf, (name, tables, update, folder) = compat.tensorflow(), sys.argv[2:]
