@@ -64,10 +64,11 @@ def parse_address(url: str, form: str) -> LogAddress:
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     path = parts.path.strip("/")
-    # An @ in the path is that after a password with a slash, which must be written %2F.
+    # An @ in the path is that after a password with a slash.
     if not path or "@" in path or any(host[:1] in ("", ":") for host in hosts.split(",")):
         shown = f"{url.partition('://')[0]}://..." if "@" in url else url  # without a password
-        raise InputError(f"{shown}: incomplete address; give {form}")
+        hint = ", and a slash in a password as %2F" if "@" in path else ""
+        raise InputError(f"{shown}: incomplete address; give {form}{hint}")
     return LogAddress(
         scheme=parts.scheme,
         hosts=hosts,

@@ -97,7 +97,8 @@ class PublishedTrainer:
     def save(self):
         self.number += 1
         arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
-        save_snapshot(self.run / "snapshots", self.number, arrays, {})
+        columns = {"columns": list(self.trainer.features.inputs)}
+        save_snapshot(self.run / "snapshots", self.number, arrays, columns)
 
     def snapshot(self):
         self.save()
