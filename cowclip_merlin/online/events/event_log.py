@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 22
 
 
-class _Files:
+class _Files(ABC):
     """Some files of a log, read in pieces; each iteration begins anew."""
 
     def __init__(
@@ -72,9 +73,9 @@ class _Files:
                     yield piece
             self.damaged.check(file, self.rows, at_end=True)
 
+    @abstractmethod
     def _piece(self, parsed: ParsedRows, file: FilePath, before: int) -> Sized:
         """Return what is read of a piece, of which so many rows of the file are before it."""
-        raise NotImplementedError
 
 
 class EventLog(_Files):

@@ -126,7 +126,8 @@ class KafkaLog(MessageLog):
         self._told = KafkaErrors(self.name)
         self._settings = {**common_settings(address), "error_cb": self._told.note}
         self._producer: Producer | None = None
-        self._appended: int | None = None  # the partition that gets the next message
+        self._ends: list[int] = []  # of the partitions, as far as this object has appended
+        self._appended = 0  # the partition that gets the next message
         self._is_assigned = False  # whether the consumer reads where `_parts` say
         with self._errors():
             self._admin = AdminClient(self._settings)
@@ -144,19 +145,21 @@ class KafkaLog(MessageLog):
 
     def append(self, values: Sequence[bytes]) -> Position:
         """Append messages, to partitions in turn; wait for all replicas in sync."""
-        after: dict[int, int] = {}
         with self._errors():
-            if self._appended is None:
+            if not self._ends:
                 several = len(self._parts) > 1
-                ends = [self._watermarks(part)[1] if several else 0 for part in self._parts]
-                self._appended = ends.index(min(ends))
-            for part in in_parts(values, most=_MANY, most_bytes=_AT_ONCE):
+                self._ends = [self._watermarks(p)[1] if several else 0 for p in self._parts]
+                self._appended = self._ends.index(min(self._ends))
+            for some in in_parts(values, most=_MANY, most_bytes=_AT_ONCE):
                 try:
-                    after |= self._send(part)
+                    after = self._send(some)
                 except KafkaException as error:
                     self._refuse_missing_topic(error.args[0])
                     raise
-            return position_of([after.get(p.number) or self._watermarks(p)[1] for p in self._parts])
+                known = zip(self._parts, self._ends, strict=True)
+                self._ends = [after.get(part.number, end) for part, end in known]
+            known = zip(self._parts, self._ends, strict=True)
+            return position_of([end or self._watermarks(part)[1] for part, end in known])
 
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
         """Read messages after a position; wait for the first one so many seconds."""

@@ -57,7 +57,9 @@ def position_of(places: Sequence[int]) -> Position:
     >>> position_of([7, 0, 2, 0]), position_of([7, 0])
     ((9, 7, 0, 2), (7,))
     """
-    begun = max((i for i, place in enumerate(places, start=1) if place), default=1)
+    begun = len(places)
+    while begun > 1 and not places[begun - 1]:
+        begun -= 1
     return (places[0],) if begun == 1 else (sum(places), *places[:begun])
 
 
@@ -74,12 +76,13 @@ def places_of(position: Position, partitions: int = 1) -> list[int]:
     return places + [0] * (partitions - len(places))
 
 
-def is_within(message: Message, until: Position) -> bool:
-    """Return whether a message is before a position, in its partition.
+def are_within(messages: Sequence[Message], until: Position) -> list[bool]:
+    """Return which messages are before a position, in their partitions.
 
-    >>> [is_within(Message((), b"", 0, 1, place), (5, 2, 3)) for place in (3, 4)]
+    >>> are_within([Message((), b"", 0, 1, place) for place in (3, 4)], (5, 2, 3))
     [True, False]
     """
-    if message.partition is None:
-        return message.after[0] <= until[0]
-    return message.place <= places_of(until, 1 + message.partition)[message.partition]
+    if not messages or messages[0].partition is None:
+        return [message.after[0] <= until[0] for message in messages]
+    places = places_of(until, 1 + max(message.partition or 0 for message in messages))
+    return [message.place <= places[message.partition or 0] for message in messages]

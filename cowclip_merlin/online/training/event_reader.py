@@ -21,7 +21,7 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     Retrying,
 )
-from cowclip_merlin.online.logs.partitions import in_order, is_within
+from cowclip_merlin.online.logs.partitions import are_within, in_order
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.step_journal import Step
 from cowclip_merlin.types import Array
@@ -159,7 +159,7 @@ class EventReader:
             return None
         whole = _Pending.concatenate(self._parts)
         order = in_order(self.position, whole.messages)
-        inside = [is_within(whole.messages[i], step.until) for i in order.indices]
+        inside = are_within([whole.messages[i] for i in order.indices], step.until)
         which = np.asarray(order.indices)[inside]
         left = np.setdiff1d(np.arange(len(inside)), which)
         self._parts = [whole.take(left)] if len(left) else []
