@@ -43,7 +43,7 @@ from cowclip_merlin.loading import read_columns
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
-from harness import Benchmark
+from harness import Benchmark, last_line
 
 OURS = "cowclip"
 CONTESTANTS = (OURS, *OTHERS)
@@ -143,7 +143,7 @@ def train_other(
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
     scores.with_suffix(".log").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
+        last = last_line(done.stderr)
         raise InputError(f"{name} failed: {last}")
     return np.load(scores), json.loads(done.stdout.splitlines()[-1])
 

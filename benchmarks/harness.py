@@ -78,7 +78,8 @@ class Benchmark:
             script: name of the script with the word that chose this part of it.
         """
         parser = self.parser(script)
-        with one_line_errors([x for each in parser._actions for x in each.option_strings]):
+        words = sys.argv[1:] if arguments is None else arguments
+        with one_line_errors([x for each in parser._actions for x in each.option_strings], words):
             args = parser.parse_args(arguments)
             settings = settings_from(args, self.settings)
             known = options_of(self.settings)
@@ -89,7 +90,6 @@ class Benchmark:
 
                 settings = replace(settings, device=choose_device(settings.device))
             load = round(os.getloadavg()[0], 2)
-            words = sys.argv[1:] if arguments is None else arguments
             result = {"load_before": load, "command": command_line(parser.prog, words)}
             result = record(self.measure(settings)) | result
             try:
@@ -133,11 +133,12 @@ def _parser(about: str | None, script: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def one_line_errors(options: Collection[str] = ()) -> Iterator[None]:
+def one_line_errors(options: Collection[str], argv: Sequence[str]) -> Iterator[None]:
     """Exit with one line on stderr if the input is wrong or after Ctrl-C.
 
     Args:
         options: those of the command.
+        argv: what was typed.
 
     Raises:
         SystemExit: with code 2 for wrong input, 130 after an interrupt.
@@ -153,7 +154,7 @@ def one_line_errors(options: Collection[str] = ()) -> Iterator[None]:
         words = error_message(error)
         if words is None:
             raise
-        exit_with(2, f"error: {with_options(words, options)}")
+        exit_with(2, f"error: {with_options(words, options, argv)}")
 
 
 def exit_with(code: int, line: str) -> NoReturn:
@@ -295,11 +296,12 @@ def output_of(what: str, command: Sequence[object], **options: Any) -> str:
     """
     done = subprocess.run([str(x) for x in command], capture_output=True, text=True, **options)
     if done.returncode:
-        raise InputError(f"{what} failed: {_last_line(done.stderr)}")
+        raise InputError(f"{what} failed: {last_line(done.stderr)}")
     return done.stdout
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Return the last line of a program's errors."""
     return (text.strip().splitlines() or ["it printed no error"])[-1]
 
 
@@ -329,7 +331,7 @@ def timed(
             process.wait()
             raise
     if status:
-        last = _last_line(log.read_text(encoding="utf-8"))
+        last = last_line(log.read_text(encoding="utf-8"))
         raise InputError(f"{log.stem}: a run failed: {last}")
     seconds, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
     return seconds, usage.ru_maxrss / 1024, cpu

@@ -68,7 +68,7 @@ from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, in_turn, ratios
+from harness import Benchmark, in_turn, last_line, ratios
 
 BASE_BATCH, RATE, WARMUP_EPOCHS, SEED = 1024, 1e-3, 0.1, 1234
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
@@ -202,7 +202,7 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
     said = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not said:
-        last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
+        last = last_line(done.stderr)
         return {"status": f"failed: {last}"[:200]}
     return json.loads(said[-1])
 

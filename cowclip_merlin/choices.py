@@ -206,17 +206,17 @@ class RowSettings:
         """
         if not self.in_row_kernels:
             raise lacks_clip(self.clip)
-        return CLIPS[self.clip].kernel_id
+        return self.of_clip.kernel_id
 
     @property
     def in_row_kernels(self) -> bool:
         """Whether the row kernels have the clip."""
-        return self.clip in kernel_clips()
+        return self.clip in CLIPS and self.of_clip.kernel_id is not None
 
     @property
     def clips_absent_rows(self) -> bool:
         """Whether the clip may scale `2 * l2 * w`, the gradient of an absent row."""
-        if self.of_clip.kernel_id is not None and self.l2 == 0:
+        if self.in_row_kernels and self.l2 == 0:
             return False
         return not self.of_clip.spares_absent_rows or self.cuts_l2_alone
 

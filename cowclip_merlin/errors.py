@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _PATHS = (
@@ -103,18 +103,34 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
     return _path_error_message(error, target) if isinstance(error, OSError) else None
 
 
-def with_options(message: str, options: Collection[str]) -> str:
-    """Write the settings in backquotes that a command has options for as these options.
+def with_options(message: str, options: Collection[str], argv: Sequence[str] = ()) -> str:
+    """Write the settings of a message as options: those in backquotes, and one at its beginning.
+
+    Args:
+        message: one line.
+        options: those of the command; settings in backquotes become these.
+        argv: what was typed; only such an option can be at the beginning.
 
     >>> with_options("x: already exists; use `overwrite`, not `force`", ["--overwrite"])
     'x: already exists; use --overwrite, not `force`'
+    >>> with_options("sync_every is -1.0; give a number from 0 on", [], ["--sync-every", "-1"])
+    '--sync-every is -1.0; give a number from 0 on'
+    >>> with_options("r has no effect with the clip none; remove r", [], ["--r=2"])
+    '--r has no effect with the clip none; remove --r'
+    >>> with_options("seeds 1,1: give every value once", [], ["--seeds", "1,1"])
+    '--seeds 1,1: give every value once'
     """
 
     def option(found: re.Match[str]) -> str:
         name = f"--{found[1].replace('_', '-')}"
         return name if name in options else found[0]
 
-    return re.sub("`([a-z][a-z0-9_]*)`", option, message)
+    message = re.sub("`([a-z][a-z0-9_]*)`", option, message)
+    name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect | [^ ]+: give every value)", message)
+    typed = name and f"--{name[1].replace('_', '-')}"
+    if not typed or all(word.partition("=")[0] != typed for word in argv):
+        return message
+    return re.sub(rf"(?<![\w-]){name[1]}\b", typed, message)
 
 
 def _is_own_module(module: str) -> bool:

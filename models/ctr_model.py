@@ -109,8 +109,7 @@ class RowSync:
         """
         # One call for all layers: `ClickModel.call` reads the first layer before the others.
         if self.cowclip is not None and layer is self.layers[0]:
-            if not self._registered:
-                self._register_tables()
+            self._register_tables()
             tables = [each.tables[index] for each in self.layers]
             if behind := [table for table in tables if table.trainable]:
                 self.cowclip.catch_up(behind, rows)
@@ -119,8 +118,7 @@ class RowSync:
         """Read a batch from the tables of all layers; see `CowClip.read_batch`."""
         if self.cowclip is None:
             return None
-        if not self._registered:
-            self._register_tables()
+        self._register_tables()
         tables = [layer.tables[0] for layer in self.layers]
         return self.cowclip.read_batch(tables, ids, x, form)
 
@@ -182,8 +180,8 @@ class RowSync:
             self.cowclip, self._registered = before
 
     def _register_tables(self) -> None:
-        """Register the tables; again before the next read if a layer is not built yet."""
-        if self.cowclip is not None:
+        """Register the tables once; again before the next read if a layer is not built yet."""
+        if self.cowclip is not None and not self._registered:
             self._registered = all(layer.built for layer in self.layers)
             trained = [layer for layer in self.layers if layer.trainable]
             found = [(i, *pair) for x in trained for i, pair in enumerate(x.table_layouts())]

@@ -53,7 +53,8 @@ def main() -> None:
     from contestants.keras_fit import fit_and_report
 
     train.tf.random.set_seed(job.seed)
-    fit_and_report(build(train, job, read_rows(job.rows_file)[0]), job)
+    rows = read_rows(job.rows_file)
+    fit_and_report(build(train, job, rows[0]), rows, job)
 
 
 if __name__ == "__main__":

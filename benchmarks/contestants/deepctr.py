@@ -17,7 +17,7 @@ def main() -> None:
     """Train once, without penalties, with which every step would update whole tables."""
     job, _ = read_job(argparse.ArgumentParser(description=__doc__))
     tf.random.set_seed(job.seed)
-    rows, _ = read_rows(job.rows_file)
+    rows, test = read_rows(job.rows_file)
     initial = tf.keras.initializers.RandomNormal(stddev=job.init_std, seed=job.seed)
     names, numbers = rows.names()
     ids = [
@@ -33,7 +33,7 @@ def main() -> None:
         seed=job.seed,
     )
     model.compile(tf.keras.optimizers.Adam(job.lr), "binary_crossentropy")
-    fit_and_report(model, job, deepctr=deepctr.__version__)
+    fit_and_report(model, (rows, test), job, deepctr=deepctr.__version__)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from contestants.job import SCORING_BATCH, Clock, Job, read_rows, report
+from contestants.job import SCORING_BATCH, Clock, Job, Rows, report
 
 
 class _Ticking(tf.keras.callbacks.Callback):
@@ -22,9 +22,9 @@ class _Ticking(tf.keras.callbacks.Callback):
         self.clock.tick(min(self.batch, self.rows - batch * self.batch))
 
 
-def fit_and_report(model: Any, job: Job, **versions: str) -> None:
+def fit_and_report(model: Any, rows: tuple[Rows, Rows], job: Job, **versions: str) -> None:
     """Train a compiled model that takes columns by name, score the held-out rows, and report."""
-    (train, test), clock = read_rows(job.rows_file), Clock()
+    (train, test), clock = rows, Clock()
     model.fit(
         train.columns(),
         train.label,

@@ -37,7 +37,7 @@ from cowclip_merlin.triton import RepositorySettings, export_repository
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PrepareSettings, prepare, value_to_id
 from cowclip_merlin.workflows.raw.log_format import CRITEO
-from harness import Benchmark, table
+from harness import Benchmark, last_line, table
 
 MODEL = RepositorySettings()
 LONGEST_START = 180.0  # seconds
@@ -85,7 +85,7 @@ def find_wheel(python: Path) -> JsonObject:
         raise InputError(f"--triton-python {python}: no such file; {remedy}")
     done = subprocess.run([python, "-c", FIND], capture_output=True, text=True)
     if done.returncode:
-        words = (done.stderr.strip().splitlines() or ["it fails"])[-1]
+        words = last_line(done.stderr)
         raise InputError(f"--triton-python {python}: {words}; {remedy}")
     return json.loads(done.stdout)
 
@@ -211,7 +211,7 @@ def measure(settings: TritonSettings) -> JsonObject:
         try:
             done = subprocess.run([python, CLIENT, job, answers], capture_output=True, text=True)
             if done.returncode:
-                words = (done.stderr.strip().splitlines() or ["no words"])[-1]
+                words = last_line(done.stderr)
                 raise InputError(f"the client failed: {words}; the server: {server.last_words()}")
         finally:
             server.stop()

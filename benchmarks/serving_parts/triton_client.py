@@ -1,6 +1,6 @@
 """Ask Triton for probabilities, and measure it. Runs in the environment with tritonclient.
 
-python client.py JOB.json ANSWERS.json
+python triton_client.py JOB.json ANSWERS.json
 
 JOB names the address, the model, the columns, the raw rows and the load. This file imports nothing
 of this project, as a client of a user does.

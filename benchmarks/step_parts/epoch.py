@@ -21,6 +21,7 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import CONTINUOUS, criteo_fields
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.metrics.auc import auc_and_error
 from cowclip_merlin.settings import device_option, option
@@ -42,6 +43,15 @@ class EpochSettings(VocabulariesChecked):
     precision: str = option("float32", "of the hidden layers", choices=choices.PRECISIONS)
     seconds: float = option(600.0, "after which an epoch ends early", above=0)
     device: str = device_option()
+
+    def __post_init__(self) -> None:
+        """Check each value, and that a step is left after the first, which compiles."""
+        super().__post_init__()
+        if max(self.batches) >= self.rows:
+            raise InputError(
+                f"--batch-sizes {max(self.batches)}: no step is left to measure after the first; "
+                "give more --rows"
+            )
 
 
 def planted_rows(

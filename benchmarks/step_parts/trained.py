@@ -34,9 +34,9 @@ def updates(*default: str) -> Any:
     )
 
 
-def layers(*default: int) -> Any:
+def layers() -> Any:
     """Define the field of the hidden layers."""
-    return option(default or (400, 400, 400), "widths of the hidden layers", at_least=1)
+    return option((400, 400, 400), "widths of the hidden layers", at_least=1)
 
 
 class VocabulariesChecked(Settings):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = error_message(error, target=_output_path(vars(args)))
         if message is None:
             return _crash()
-        message = _with_options(message, sys.argv[1:] if argv is None else argv)
+        message = with_options(message, _all_options(), sys.argv[1:] if argv is None else argv)
         return _fail(message, code=LOST_ANOTHER if isinstance(error, WorkerLost) else WRONG_INPUT)
 
 
@@ -157,25 +156,6 @@ def _output_path(given: Mapping[str, object]) -> str | None:
     """Return the path that the command writes."""
     paths = (given.get(name) for name in ("out", "predictions", "json"))
     return next((str(path) for path in paths if path), None)
-
-
-def _with_options(message: str, argv: Sequence[str]) -> str:
-    """Write the settings of a message as options: those in backquotes, and one at its beginning.
-
-    >>> _with_options("run: is a file; give `out` a folder", [])
-    'run: is a file; give --out a folder'
-    >>> _with_options("sync_every is -1.0; give a number from 0 on", ["--sync-every", "-1"])
-    '--sync-every is -1.0; give a number from 0 on'
-    >>> _with_options("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
-    '--r has no effect with the clip none; remove --r'
-    """
-    message = with_options(message, _all_options())
-    name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
-    if name is None:
-        return message
-    option = f"--{name[1].replace('_', '-')}"
-    typed = any(word.partition("=")[0] == option for word in argv)
-    return re.sub(rf"(?<![\w-]){name[1]}\b", option, message) if typed else message
 
 
 @cache

@@ -34,7 +34,7 @@ def held(folder: Path) -> list[str] | None:
     """Return the columns of the newest snapshot that can be read; None if there is none."""
     for number in sorted(numbers(folder), reverse=True):
         with suppress(InputError):  # it is set aside later
-            return load_snapshot(folder, number, wanted=lambda _: False).extra[COLUMNS]
+            return load_snapshot(folder, number, wanted=lambda _: False).extra.get(COLUMNS)
     return None
 
 

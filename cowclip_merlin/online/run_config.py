@@ -177,10 +177,16 @@ def _differences(before: Json, config: Mapping[str, Json]) -> list[_Difference]:
     known = before if isinstance(before, dict) else {}
     old = dict(_flat({name: known.get(name) for name in config}))
     new = dict(_flat(config))
-    paths = dict.fromkeys([*new, *old])
-    both = [p for p in paths if (p in old and p in new) or all(isinstance(key, str) for key in p)]
+    entries = {_entry(path) for path in old} & {_entry(path) for path in new}
+    both = [path for path in dict.fromkeys([*new, *old]) if _entry(path) in entries]
     found = [_Difference(path, old.get(path), new.get(path)) for path in both]
     return [each for each in found if each.old != each.new]
+
+
+def _entry(path: _Path) -> _Path:
+    """The part of a path up to its last entry of a list."""
+    names = [i for i, key in enumerate(path) if isinstance(key, tuple)]
+    return path[: names[-1] + 1] if names else ()
 
 
 def _flat(value: Json, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:

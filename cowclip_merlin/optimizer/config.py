@@ -25,7 +25,9 @@ _log = logging.getLogger("cowclip_merlin")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RowSettings):
-    """All settings of a `CowClip`'s steps; `resolve` makes them from its arguments.
+    """Settings of a `CowClip`'s steps; `resolve` makes them from its arguments.
+
+    Betas and epsilon are the optimizer's with plain Adam, and epsilon also with plain Adagrad.
 
     Attributes:
         update: "dense", "exact" or "lazy".
@@ -74,8 +76,11 @@ def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
         return replace(config, epsilon=optimizer.epsilon)
     if not is_plain_adam(optimizer):
         return config
-    betas = {name: optimizer.get_config()[name] for name in ("beta_1", "beta_2")}
-    return replace(config, epsilon=optimizer.epsilon, **betas)
+    if isinstance(optimizer, VaryingAdam):
+        own = {name: getattr(optimizer.moments, name) for name in ("beta_1", "beta_2", "squares")}
+    else:
+        own = {name: optimizer.get_config()[name] for name in ("beta_1", "beta_2")}
+    return replace(config, epsilon=optimizer.epsilon, **own)
 
 
 def _choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
@@ -122,7 +127,7 @@ RULES = (
     Rule(("exact",), _BACKENDS, lambda c, o: not c.of_clip.postponable,
          'update="exact" works with the clips {exact_clips}: {clip!r} clips absent rows by the '
          'norms of other rows; use update="dense"'),
-    Rule(("exact",), _BACKENDS, lambda c, o: c.of_clip.kernel_id is None and c.clips_absent_rows,
+    Rule(("exact",), _BACKENDS, lambda c, o: not c.in_row_kernels and c.clips_absent_rows,
          'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {l2}, r is {r}: '
          'use update="dense"'),
     Rule(("exact",), _BACKENDS, lambda c, o: not is_plain_adam(o) and not _leaves_absent_rows(o),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin import compat, kernels, workers
+from cowclip_merlin import choices, compat, kernels, workers
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import Config, check, is_plain_adagrad, resolve, row_slots
@@ -201,20 +201,24 @@ class CowClip(WrappingOptimizer):
         postponed steps know one L2 only.
 
         Args:
-            **changes: numbers of `RowSettings`. Other betas and `squares` are those of both inner
-                optimizers, which must be `VaryingAdam`.
+            **changes: thresholds of clips, `l2` and `micro_batches`; with two `VaryingAdam` as
+                inner optimizers also `beta_1`, `beta_2` and `squares`, which both get.
 
         Raises:
-            InputError: if `update` is "exact".
+            InputError: if `update` is "exact", or another number is given.
         """
         if self.config.update == "exact":
             raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
         inner = [x for x in self._by_role().values() if isinstance(x, VaryingAdam)]
+        own = {x: changes[x] for x in ("beta_1", "beta_2", "squares") if x in changes}
+        if unknown := set(changes) - {*choices.THRESHOLDS, "l2", "micro_batches", *own}:
+            raise InputError(f"tracing_with: {', '.join(sorted(unknown))} cannot change")
+        if own and len(inner) < 2:
+            raise InputError(f"tracing_with: {', '.join(own)} needs two optimizers VaryingAdam")
         before = self.config, self._engine, [each.moments for each in inner]
         config = replace(self.config, **changes)
         check(config, self.embedding_optimizer)
         self.config, self._engine = config, self._engine_of(config)
-        own = {x: changes[x] for x in ("beta_1", "beta_2", "squares") if x in changes}
         for each in inner:
             each.moments = replace(each.moments, **own)
         try:

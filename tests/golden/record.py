@@ -143,7 +143,8 @@ def processor() -> str:
     keys = ("model name", "cpu family", "model", "stepping")
     first = dict(line.split("\t: ", 1) for line in reversed(lines) if "\t: " in line)
     first = {key.strip(): value for key, value in first.items()}
-    return ", ".join(first[key] for key in keys if key in first)
+    known = ", ".join(first[key] for key in keys if key in first)
+    return known or machine.processor()["processor"]
 
 
 def sha(data: bytes) -> str:

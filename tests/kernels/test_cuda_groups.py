@@ -1,6 +1,7 @@
 """The kernels that group ids, run on the CPU as row_ops/group.h launches them, against NumPy."""
 
 import ctypes
+import re
 
 import numpy as np
 import pytest
@@ -8,10 +9,15 @@ from emulated_cupy import COMPILER, another_order, compile_source, pointer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.kernels.cuda.source import options, program
+from cowclip_merlin.kernels.cuda.source import FOLDER, options, program
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
-BLOCK, CHUNK, DIGIT_BITS, DIGITS = 256, 4096, 9, 512  # as in shared.h
+SHARED = (FOLDER / "shared.h").read_text()
+BLOCK, ITEMS, DIGITS, DIGIT_BITS = (
+    int(re.search(rf"\b{name} = (\d+)", SHARED)[1])
+    for name in ("BLOCK", "ITEMS", "DIGITS", "DIGIT_BITS")
+)
+CHUNK = BLOCK * ITEMS
 NONE = np.iinfo(np.int64).max
 SIZES = (1, 2, 31, 32, 33, 511, 512, 513, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 77)
 ROWS = (1, 2, 3, 512, 513, 1 << 18, (1 << 18) + 1, 1 << 27, (1 << 27) + 1, 1 << 31)

@@ -1,5 +1,7 @@
 """Batches of several sizes in one training: betas, units of the moments, bias corrections."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,3 +112,10 @@ def test_with_one_size_it_is_adam(tf):
 def test_cuda_kernels_have_constant_betas(tf):
     with pytest.raises(InputError, match=r'backend="cupy" .*constant betas'):
         optimizer_of("cupy")
+
+
+def test_rows_take_the_moments_that_the_optimizer_has():
+    adam = VaryingAdam(1e-3)
+    adam.moments = replace(adam.moments, beta_1=0.5, beta_2=0.9, squares=4.0)
+    config = cc.CowClip(adam, "adam", update="lazy", backend="numba").config
+    assert (config.beta_1, config.beta_2, config.squares) == (0.5, 0.9, 4.0)

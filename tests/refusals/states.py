@@ -48,7 +48,7 @@ def cut(folder, name, size=-100):
 
 
 def value(folder, split, column, index, new):
-    """Replace one value of a prepared column, or all; the checksums are forgotten."""
+    """Replace one value of a prepared column, or all; the case empties the checksums."""
     (file,) = (folder / "data" / split).glob("*.parquet")
     table = pq.read_table(file)
     values = [new if index in (None, i) else x for i, x in enumerate(table[column].to_pylist())]

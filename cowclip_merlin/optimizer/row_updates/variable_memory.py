@@ -37,10 +37,11 @@ def call_in_graph(
     """
     if tf.executing_eagerly():
         return tf.numpy_function(function, inputs, types)
-    graph = innermost = tf.compat.v1.get_default_graph()
-    while graph is innermost or hasattr(graph, "outer_graph"):
+    graphs = [tf.compat.v1.get_default_graph()]
+    while hasattr(outer := getattr(graphs[-1], "outer_graph", None), "outer_graph"):
+        graphs.append(outer)
+    for graph in graphs:
         graph._cowclip_functions = [*getattr(graph, "_cowclip_functions", ()), function]
-        graph = getattr(graph, "outer_graph", None)
     held = weakref.ref(function)
     return tf.numpy_function(lambda *arrays: held()(*arrays), inputs, types)
 

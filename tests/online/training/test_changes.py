@@ -11,6 +11,7 @@ from tiers import thorough
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
+from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.run_config import changes_of_run, online_config
 from cowclip_merlin.online.training import stream_folder
@@ -141,6 +142,7 @@ def test_what_may_change_between_two_starts(tmp_path, settings):
         ((user,), "column 2 of the run is 'item', but missing now; keep the"),
         ((item, user), "column 1 of the run is 'user', but 'item' in the features file; "),
         ((replace(user, buckets=7), item), "the run there has another buckets of 'user'"),
+        ((replace(user, lists=ListRules(separator="|")), item), "another .*separator of 'user'"),
     ):
         other = replace(FEATURES, categorical=columns)
         with pytest.raises(InputError, match=words):

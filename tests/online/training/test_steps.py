@@ -143,6 +143,25 @@ def test_exact_updates_have_one_l2():
         pass
 
 
+@pytest.mark.parametrize("changes", [{"epsilon": 1.0}, {"clip": "none"}, {"typo": 1.0}])
+def test_steps_take_no_other_numbers(changes):
+    optimizer = cc.CowClip(update="lazy")
+    with (
+        pytest.raises(InputError, match=rf"{next(iter(changes))} cannot change"),
+        optimizer.tracing_with(**changes),
+    ):
+        pass
+
+
+def test_other_betas_need_optimizers_that_have_them():
+    """Rows would take the new beta, and the rate that corrects it the old one."""
+    with (
+        pytest.raises(InputError, match="beta_1 needs two optimizers VaryingAdam"),
+        cc.CowClip(update="lazy").tracing_with(beta_1=0.5),
+    ):
+        pass
+
+
 def test_linear_rates_are_those_set_by_hand(settings_of, monkeypatch):
     """Batches of odd sizes, also 8 times as large; the rates stay at the floor after 500 events."""
     how = {"batch_size": 32, "rule": "cowclip"}
