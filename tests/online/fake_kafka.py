@@ -18,6 +18,7 @@ class Partition:
 
     def __init__(self):
         self.messages, self.low, self.end = [], 0, 0
+        self.pace = 40  # messages that arrive at once, at most
 
     def add(self, value, *, gap=0, time=None):
         self.messages.append((self.end + gap, value, time))
@@ -33,6 +34,7 @@ class Broker:
 
     def __init__(self, seed=1):
         self.topics, self.draw = {}, random.Random(seed)
+        self.failing = None  # topic and partition that give an error before their next messages
 
     def install(self, monkeypatch):
         clients = {"Consumer": Consumer, "AdminClient": Admin, "Producer": Producer}
@@ -87,11 +89,15 @@ class Consumer(Client):
         found, draw = [], self.broker.draw
         for name, number in draw.sample(list(self.next), len(self.next)):
             partition, key = self.broker.topics[name][number], (name, number)
+            if key == self.broker.failing:
+                self.broker.failing = None
+                found.append(Entry(number, self.next[key], error=KafkaError._FAIL))
+                continue
             if self.next[key] < partition.low:
                 found.append(Entry(number, self.next[key], error=KafkaError._AUTO_OFFSET_RESET))
                 continue
             rest = [each for each in partition.messages if each[0] >= self.next[key]]
-            part = rest[: min(draw.randint(1, 40), most - len(found))]
+            part = rest[: min(draw.randint(1, partition.pace), most - len(found))]
             found += [Entry(number, *each) for each in part]
             if part:
                 self.next[key] = part[-1][0] + 1

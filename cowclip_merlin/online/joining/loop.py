@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from cowclip_merlin.online.events.values import format_time
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.joining.matching import JoinCounts
-from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Retrying
+from cowclip_merlin.online.logs.message_log import (
+    LogUnavailable,
+    Message,
+    MessageLog,
+    Position,
+    Retrying,
+    lag,
+)
 from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.system.signals import GracefulStop
@@ -45,7 +52,7 @@ class _Reader:
 
     log: MessageLog
     last: float  # when a message came last
-    end: int | None  # number of the message to stop at
+    end: Position | None  # where to stop
     is_empty: bool = False  # whether the last read found nothing
 
 
@@ -80,7 +87,7 @@ class JoinLoop:
         self._joiner, self._idle, self._until_end = joiner, idle, until_end
         self._log, self._stop = log, stop
         self._readers = {
-            name: _Reader(each, time.monotonic(), each.end()[0] if until_end else None)
+            name: _Reader(each, time.monotonic(), each.end() if until_end else None)
             for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
         }
         self._status = _Status(self, log)
@@ -118,7 +125,7 @@ class JoinLoop:
     def lags(self) -> dict[str, int]:
         """Messages of each log that were not read yet."""
         positions = self._joiner.positions
-        return {k: max(r.log.end()[0] - positions[k][0], 0) for k, r in self._readers.items()}
+        return {k: lag(positions[k], r.log.end()) for k, r in self._readers.items()}
 
     def _step(self) -> None:
         """Join the next messages, if there are any."""
@@ -149,8 +156,8 @@ class JoinLoop:
     def _read(self, name: str) -> list[Message]:
         reader, position = self._readers[name], self._joiner.positions[name]
         most = READ_AT_ONCE
-        if reader.end is not None:
-            most = min(most, reader.end - position[0])
+        if reader.end is not None and reader.end[0] > position[0]:
+            most = min(most, reader.end[0] - position[0])
         messages = reader.log.read(position, most, _WAIT if reader.is_empty else 0.0)
         reader.is_empty = not messages
         if messages:
@@ -160,19 +167,24 @@ class JoinLoop:
         return self._up_to_end(name, messages)
 
     def _up_to_end(self, name: str, messages: list[Message]) -> list[Message]:
-        """The messages up to the end of a reader; gaps count in positions, but not in reads."""
+        """The messages up to the end of a reader; gaps count in positions, but not in reads.
+
+        In several partitions, later messages of one may come before the last ones of another.
+        """
         end = self._readers[name].end
-        if end is None or not messages or messages[-1].after[0] <= end:
+        if end is None or not messages or messages[0].partition is not None:
             return messages
-        within = [message for message in messages if message.after[0] <= end]
+        within = [message for message in messages if message.after[0] <= end[0]]
         if not within:  # the rest up to the end is a gap
-            self._readers[name].end = self._joiner.positions[name][0]
+            self._readers[name].end = self._joiner.positions[name]
         return within
 
     def _has_more(self, name: str) -> bool:
         """Whether there is something to read, now or later."""
-        end = self._readers[name].end
-        return end is None or self._joiner.positions[name][0] < end
+        reader = self._readers[name]
+        return reader.end is None or not reader.log.has_reached(
+            self._joiner.positions[name], reader.end
+        )
 
     def _event_time(self, name: str) -> float:
         newest = self._joiner.newest[name]

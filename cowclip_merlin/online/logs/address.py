@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.processes import check_host
@@ -60,30 +60,26 @@ def parse_address(url: str, form: str) -> LogAddress:
     >>> address.name, address.user, address.password, dict(address.options)
     ('redis://host:6379/clicks', 'me', 'secret', {'db': '2'})
     """
-    parts = _split(url)
-    login, _, hosts = parts.netloc.rpartition("@")
+    # By hand: urlsplit ends the hosts at a # or a bracket in a password.
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    place, _, path = rest.partition("/")
+    login, _, hosts = place.rpartition("@")
     user, _, password = login.partition(":")
-    path = parts.path.strip("/")
+    path = path.strip("/")
     # An @ in the path is that after a password with a slash.
     if not path or "@" in path or any(host[:1] in ("", ":") for host in hosts.split(",")):
-        shown = f"{url.partition('://')[0]}://..." if "@" in url else url  # without a password
+        shown = f"{scheme}://..." if "@" in url else url  # without a password
         hint = ", and a slash in a password as %2F" if "@" in path else ""
         raise InputError(f"{shown}: incomplete address; give {form}{hint}")
     return LogAddress(
-        scheme=parts.scheme,
+        scheme=scheme,
         hosts=hosts,
         path=unquote(path),
         user=unquote(user),
         password=unquote(password),
-        options=dict(parse_qsl(parts.query, keep_blank_values=True)),
+        options=dict(parse_qsl(query, keep_blank_values=True)),
     )
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        return urlsplit(url, allow_fragments=False)
-    except ValueError:  # a bracket of an IPv6 address is missing
-        return SplitResult("", "", "", "", "")
 
 
 def host_and_port(address: LogAddress, default: int) -> tuple[str, int]:

@@ -209,6 +209,11 @@ class KafkaLog(MessageLog):
         with self._errors():
             return position_of([self._watermarks(part)[1] for part in self._parts])
 
+    def has_reached(self, position: Position, end: Position) -> bool:
+        """Return whether no message before `end` is after a position, in any partition."""
+        pairs = zip(self._offsets(position), self._offsets(end), strict=True)
+        return all(at >= to for at, to in pairs)
+
     def trim(self, position: Position) -> None:
         """Remove the messages before a position."""
         with self._errors():
@@ -318,7 +323,7 @@ class KafkaLog(MessageLog):
 
     def _consume(self, most: int, wait: float) -> bool:
         """Let messages that are there wait; return whether something came, or an end."""
-        parts, came = {part.number: part for part in self._parts}, False
+        parts, failed, came = {part.number: part for part in self._parts}, None, False
         for message in self._consumer.consume(min(most, _MOST), wait):
             part, error = parts[message.partition()], message.error()
             if error is None:
@@ -326,19 +331,23 @@ class KafkaLog(MessageLog):
                 part.waiting.append(_read_message(message, len(parts) > 1))
             elif error.code() == KafkaError._PARTITION_EOF:
                 part.seen_end = part.next = max(message.offset(), part.next)
-            else:
-                self._is_assigned = False  # the next call meets the error again
-                if any(part.waiting for part in self._parts):
-                    break
-                if error.code() in GONE:
-                    self._check()
-                raise KafkaException(error)
+            else:  # other partitions may have messages after it
+                failed = failed or error
+                continue
             came = True
-        return came
+        if failed is None:
+            return came
+        self._is_assigned = False  # the next call meets the error again
+        if not any(part.waiting for part in self._parts):
+            if failed.code() in GONE:
+                self._check()
+            raise KafkaException(failed)
+        return True
 
     def _fill(self, most: int) -> None:
         """Let `most` messages wait if they are there, and some of each partition that has some."""
-        self._consume(most, 0.0)
+        if sum(len(part.waiting) for part in self._parts) < _AHEAD:
+            self._consume(most, 0.0)
         while self._is_assigned and (behind := [p for p in self._parts if self._has_more(p)]):
             count = sum(len(part.waiting) for part in self._parts)
             if count >= most and (count >= _AHEAD or all(part.waiting for part in behind)):

@@ -136,6 +136,10 @@ class MessageLog(ABC):
     def end(self) -> Position:
         """Return the place after the newest message."""
 
+    def has_reached(self, position: Position, end: Position) -> bool:
+        """Return whether no message before `end` is after a position."""
+        return position[0] >= end[0]
+
     @abstractmethod
     def trim(self, position: Position) -> None:
         """Remove messages before a position; some of them may stay."""

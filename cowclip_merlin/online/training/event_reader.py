@@ -20,6 +20,7 @@ from cowclip_merlin.online.logs.message_log import (
     MessagesLost,
     Position,
     Retrying,
+    lag,
 )
 from cowclip_merlin.online.logs.partitions import are_within, in_order
 from cowclip_merlin.online.training.repeats import RepeatFilter
@@ -30,6 +31,7 @@ WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
 _READ_AT_LEAST = 256
+_LOOKS = 60  # times that messages are looked for which another process has read; about seconds
 
 Decode = Callable[[Sequence[Message]], tuple[Events, Damage]]
 """Makes events of messages, and says what is wrong with some."""
@@ -177,22 +179,27 @@ class EventReader:
             events = events.filter(self._repeats.new(events.keys, events.times))
         return events if len(events) else None
 
-    def read_until(self, until: Position, *, looks: int = 60) -> None:
+    def read_until(self, until: Position) -> None:
         """Read the messages up to a place, which another process has read already.
 
         Args:
             until: the place.
-            looks: seconds to wait for them at most.
 
         Raises:
-            InputError: they are not there.
+            MessagesLost: they are not there.
+            LogUnavailable: the log does not answer.
         """
-        for look in range(looks):
+        for look in range(_LOOKS):
             try:
                 self._add(self._log.between(self._read_to, until))
+                self._retrying.answered()
                 return
+            except LogUnavailable as error:
+                if look == _LOOKS - 1:
+                    raise
+                self._retrying.wait(error)
             except MessagesLost as error:
-                if look == looks - 1:
+                if look == _LOOKS - 1:
                     raise MessagesLost(
                         f"{error}; another worker has read them: let all read the same log"
                     ) from None
@@ -205,7 +212,7 @@ class EventReader:
                 self._end, self._end_asked = self._log.end(), now
             except LogUnavailable as error:
                 self._retrying.wait(error)
-        return max(self._end[0] - self.position[0], 0)
+        return lag(self.position, self._end)
 
     def at_end(self) -> bool:
         """Return whether the log has no more messages than those of a step that is not full."""

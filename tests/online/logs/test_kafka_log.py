@@ -2,13 +2,11 @@
 
 import itertools
 import json
-import random
 import threading
 import time
 
 import pytest
 from confluent_kafka import Producer
-from fake_kafka import Broker, Partition
 from log_servers import KafkaServer, later
 
 from cowclip_merlin.errors import InputError
@@ -105,21 +103,6 @@ def test_a_broker_that_forgot_its_messages_is_noticed(server, impatient):
     log.close()
 
 
-def test_messages_below_the_low_watermark_are_lost(broker):
-    """tansu 0.6.0 cannot delete records."""
-    log, other = (open_log("kafka://h/low", create=True) for _ in range(2))
-    log.append([b"a"] * 8)
-    assert len(other.read((0,), 2)) == 2
-    log.trim((0,))
-    assert log.start() == (0,)
-    log.trim((5,))
-    log.trim((3,))
-    assert log.start() == (5,)
-    for reader in (log, other):
-        with pytest.raises(MessagesLost, match="begins at message 5, but message 4 "):
-            reader.read((4,), 1)
-
-
 def test_a_message_that_is_too_large_says_what_to_change(topic):
     log = open_log(topic() + "&message.max.bytes=1000", create=True)
     with pytest.raises(InputError, match=r"max\.message\.bytes of the topic") as told:
@@ -212,63 +195,3 @@ def test_a_join_and_a_reader_come_to_the_end_of_transactions(topic, tmp_path):
     assert len(batch) == counts.positives + counts.negatives
     assert reader.choose(1) is None and reader.at_end() and reader.lag() == 0
     assert reader.position == log.end() == (len(batch) + 2,)
-
-
-@pytest.fixture
-def broker(monkeypatch):
-    return Broker().install(monkeypatch)
-
-
-@pytest.mark.parametrize("most", [1, 2, 99])
-def test_gaps_are_passed_wherever_they_are(broker, most):
-    (partition,), place, values = broker.make("gaps", 1), (0,), []
-    offsets, end = [2, 3, 7, 12], 20
-    for offset in offsets:
-        partition.add(b"%d" % offset, gap=offset - partition.end)
-    log, partition.end = open_log("kafka://h/gaps"), end
-    while place != (20,):
-        found = log.read(place, most)
-        assert len(found) <= most
-        values += [(m.after[0] - 1, m.value) for m in found]
-        place = found[-1].after if found else log.past_gaps(place)
-    assert values == [(offset, b"%d" % offset) for offset in offsets]
-    assert [m.value for m in log.between((3,), (15,))] == [b"3", b"7", b"12"]
-    assert log.read((13,), most) == [] and log.past_gaps((13,)) == (20,)
-    partition.delete_before(18)  # only the gap was removed
-    assert log.read((13,), most) == []
-    with pytest.raises(MessagesLost, match="begins at message 18, but message 12 "):
-        log.read((12,), most)
-
-
-def test_all_messages_of_a_partition_may_be_gone(broker):
-    broker.make("gone", 1)[0].end = 6
-    log = open_log("kafka://h/gone")
-    assert log.read((0,), 9) == [] and log.past_gaps((0,)) == log.end() == (6,)
-
-
-def test_messages_of_partitions_come_about_in_the_order_of_their_times(broker):
-    """However they arrive; those of one partition keep their order, and none is waited for."""
-    draw, parts = random.Random(2), broker.make("timed", 4)
-    for i in range(2000):
-        parts[draw.randrange(3)].add(b"%d" % i, time=1000 + i - 40 * (draw.random() < 0.1))
-    log, place, found = open_log("kafka://h/timed", several=True), (0,), []
-    while part := log.read(place, draw.randint(1, 99)):
-        found += [int(message.value) for message in part]
-        place = part[-1].after
-    assert sorted(found) == [*range(2000)] != found
-    assert max(abs(i - value) for i, value in enumerate(found)) < 100
-    for part in parts:
-        own = [int(value) for _, value, _ in part.messages]
-        assert [value for value in found if value in {*own}] == own
-
-
-def test_a_topic_may_get_partitions_and_may_not_lose_them(broker):
-    topic = broker.make("grows", 2)
-    open_log("kafka://h/grows", several=True).append([b"a", b"b", b"c"])
-    topic.append(Partition())
-    log = open_log("kafka://h/grows", several=True)
-    assert log.read((3, 2, 1), 9) == [] and log.append([b"d"]) == (4, 2, 1, 1)
-    assert [m.value for m in log.read((3, 2, 1), 9)] == [b"d"]
-    topic[1:] = []
-    with pytest.raises(MessagesLost, match="has 1 partitions, but 3 were read before"):
-        open_log("kafka://h/grows", several=True).read((4, 2, 1, 1), 9)
