@@ -287,9 +287,9 @@ class Part(NamedTuple):
         values, unknown = {}, {}
         for name in log_format.categorical:
             ids = columns[name]
-            ids = pc.list_flatten(ids) if name in log_format.multi else ids
-            values[name] = pc.sum(pc.not_equal(ids, _MISSING), min_count=0).as_py()
-            unknown[name] = pc.sum(pc.equal(ids, _UNKNOWN), min_count=0).as_py()
+            ids = np.asarray(pc.list_flatten(ids) if name in log_format.multi else ids)
+            values[name] = int(np.count_nonzero(ids != _MISSING))
+            unknown[name] = int(np.count_nonzero(ids == _UNKNOWN))
         sizes = {name: pc.list_value_length(columns[name]) for name in log_format.multi}
         longest = {name: pc.max(size).as_py() or 0 for name, size in sizes.items()}
         return cls(len(columns[log_format.label]), checksum, values, unknown, longest)
@@ -334,7 +334,6 @@ def _write_part(
         each.name: each.written(staged[each.name], ids, statistics)
         for each in sorted(log_format.roles, key=lambda each: each.place)
     }
-    part = Part.of(columns, log_format, "")
     if hugectr:
         kinds = {name: pa.type_for_alias(kind) for name, kind in output_types(log_format).items()}
         kinds |= dict.fromkeys(log_format.multi, pa.list_(pa.int64()))
@@ -343,4 +342,5 @@ def _write_part(
     about = pa.Table.from_pandas(rows.slice(0, 1).to_pandas(), preserve_index=False).schema.metadata
     rows = rows.replace_schema_metadata(about)  # as Merlin writes, for pandas
     size = math.ceil(_ROW_GROUP_BYTES * rows.num_rows / rows.nbytes)
-    return part._replace(checksum=write_parquet(rows, out, compression="none", row_group_size=size))
+    checksum = write_parquet(rows, out, compression="none", row_group_size=size)
+    return Part.of(columns, log_format, checksum)

@@ -141,7 +141,11 @@ def _write_part(
         types = output_types(log_format)
         columns = {name: x.astype(types.get(name, x.dtype)) for name, x in columns.items()}
     cudf.DataFrame(columns).to_parquet(str(out), compression=None, index=False)
-    return Part.of(pq.ParquetFile(out).read(), log_format, checksum(out))
+    return Part.of(
+        pq.read_table(out, columns=[*log_format.categorical, log_format.label], partitioning=None),
+        log_format,
+        checksum(out),
+    )
 
 
 class GpuRows:

@@ -154,14 +154,14 @@ class Ingest:
         ):
             for split, file in every:
                 digests.append(hashlib.sha256())
-                if format_of(file) == PARQUET:  # which is not read in order
-                    threads.start(_hash_file, file, digests[-1])
                 how = {"coded": self._encoder is not None, "digest": digests[-1]}
                 for parsed in read_rows(file, self._format, self._block_bytes, threads, **how):
                     if self.total == 0:
                         other.start(meanwhile)
                     self._add(parsed, file, split, lines, threads)
                     bar.update(parsed.lines)
+                if format_of(file) == PARQUET:  # which is not read in order
+                    other.start(_hash_file, file, digests[-1])
             threads.finish()
             other.finish()
         self.inputs = [

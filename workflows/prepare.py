@@ -403,8 +403,11 @@ def _settings_record(
         rare = ("weight", "more_labels", "regression", "text")
         more = {name: getattr(log_format, name) for name in rare}
         chosen |= {name: value for name, value in more.items() if value}
-        chosen |= log_format.vector_options()
-        chosen |= log_format.share_options()
+        if log_format.vectors:
+            chosen["vectors"] = dict(log_format.vectors)
+            chosen["vector_separator"] = log_format.vector_separator
+        if log_format.share_embedding:
+            chosen["share_embedding"] = dict(log_format.share_embedding)
     given = {f"{name}_files": len(getattr(settings, name)) for name in _GIVEN}
     chosen |= {name: files for name, files in given.items() if files}
     if settings.extend is not None:  # its counts decide which values have ids

@@ -58,7 +58,7 @@ def test_runs_once_records_and_prints(made, data, mine, copied, capsys):
     figure = json.loads((copied / "figures/mine_auc.json").read_text())
     assert figure["fingerprint"] == table.fingerprint and len(table.fingerprint) == 64
     before = (copied / "results.csv").read_bytes()
-    write_table(copied / "tables", replace(table, fingerprint=""))  # of an older version
+    write_table(copied / "tables", replace(table, fingerprint=""))
     assert experiment(mine, data, copied) == 0  # outputs of the same data are replaced
     assert (copied / "results.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_runs_once_records_and_prints(made, data, mine, copied, capsys):
     assert len(tables) == 6 and tables[-1] <= tables[0]
 
 
-def test_a_table_of_older_runs_does_not_speak_of_errors_that_they_lack(mine, data, copied):
+def test_a_table_of_runs_without_an_error_of_the_auc_does_not_speak_of_it(mine, data, copied):
     write_results(copied, [replace(result, auc_error=None) for result in read_results(copied)])
     assert experiment(mine, data, copied, *ONE) == 0
     assert not any("DeLong" in note for note in read_table(copied / "tables/mine.json").notes)

@@ -17,6 +17,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.ingest import Split, is_test
+from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
 
 
 @pytest.mark.one_case
@@ -269,8 +270,7 @@ def test_the_files_that_were_read_are_described(tmp_path, end):
     if end == "parquet":
         frame.to_parquet(file)
     else:
-        kinds = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-        kind = kinds.get(file.suffix)
+        kind = COMPRESSED_SUFFIXES.get(file.suffix)
         with pa.CompressedOutputStream(str(file), kind) if kind else file.open("wb") as stream:
             stream.write(frame.to_csv(index=False).encode() + b"\n")
     columns = {"kind": "table", "label": "y", "categorical": ("a",), "partition_mb": 0.001}

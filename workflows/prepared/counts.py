@@ -175,6 +175,8 @@ def add_counts(counts: list[pa.Table]) -> pa.Table:
 
     # Counts that came over a network are not aligned in memory; the combined copy is.
     parts = [_with_large_text(part) for part in counts]
+    if len(parts) == 1:
+        return parts[0]
     return _sums(pa.concat_tables(parts).combine_chunks())
 
 

@@ -62,6 +62,7 @@ class Column:
     name: str
     any_text = False  # whether every text is a value as it is
     place = 2  # in a prepared file: 0 before the labels, 1 a label, 2 behind them
+    optional = False  # whether it is a label that may be missing beside another one
 
     def cell_type(self, *, coded: bool) -> pa.DataType:
         """Return the type as which Arrow reads the cells of a text file, if all are right.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target, targets_of
-from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
 
 if TYPE_CHECKING:
@@ -109,16 +108,6 @@ class LogFormat:
             return next(csv.reader([line], delimiter=self.separator), [""])
         except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
             return line.split(self.separator)
-
-    def vector_options(self) -> JsonObject:
-        """Return the columns of vectors and how they are read, if there are any."""
-        if not self.vectors:
-            return {}
-        return {"vectors": dict(self.vectors), "vector_separator": self.vector_separator}
-
-    def share_options(self) -> JsonObject:
-        """Return which columns share a table, if some do."""
-        return {"share_embedding": dict(self.share_embedding)} if self.share_embedding else {}
 
     def table_of(self, column: str) -> str:
         """Return the name of the table of a categorical column: that column, or another one."""

@@ -65,8 +65,6 @@ def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[
     """Return a table with the values that all readers give, and its good rows, bool [n]."""
     import pyarrow as pa
 
-    from cowclip_merlin.workflows.raw.columns import Label
-
     found = dict(zip(table.column_names, table.columns))
     good, has_label = np.ones(len(table), bool), None
     for column in columns:
@@ -74,7 +72,7 @@ def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[
         found[column.name] = values
         if right is not None:
             good &= right
-        if isinstance(column, Label) and column.optional:
+        if column.optional:
             known = np.asarray(values.is_valid(), bool)
             has_label = known if has_label is None else has_label | known
     return pa.table(found), good if has_label is None else good & has_label
@@ -87,9 +85,9 @@ def damage_of(columns: Sequence[Column], row: Mapping[str, object]) -> str:
     >>> damage_of([Label("y"), Number("x", whole=True)], {"y": "1", "x": "1.5"})
     "x is '1.5', not a whole number"
     """
-    from cowclip_merlin.workflows.raw.columns import Label, is_missing
+    from cowclip_merlin.workflows.raw.columns import is_missing
 
-    optional = [each.name for each in columns if isinstance(each, Label) and each.optional]
+    optional = [each.name for each in columns if each.optional]
     if optional and all(is_missing(row.get(name)) for name in optional):
         return labels.no_label(optional)
     found = filter(None, (each.damage(row.get(each.name)) for each in columns))
