@@ -45,7 +45,7 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     in_parts,
 )
-from cowclip_merlin.online.logs.partitions import in_order, places_of, position_of
+from cowclip_merlin.online.logs.partitions import merged, places_of, position_of, positions
 
 _AT_ONCE = 1 << 25  # bytes that wait for an acknowledgement
 _MANY = 50_000  # messages that do; the producer's queue takes 100,000
@@ -399,9 +399,8 @@ class KafkaLog(MessageLog):
         last: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Message]:
         """Take messages in their order, up to `most` or the last one of a partition."""
-        given, found = [message for head in heads for message in head], []
-        for i, after in islice(zip(*in_order(position, given), strict=True), most):
-            message = given[i]
+        given, found = list(islice(merged(heads), most)), []
+        for message, after in zip(given, positions(position, given)):
             found.append(message._replace(after=after))
             if message.partition is not None and last.get(message.partition) == message.place:
                 break

@@ -2,53 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 
 from cowclip_merlin.online.logs.message_log import Message, Position
 
 
-class Ordered(NamedTuple):
-    """Messages in the order of `in_order`.
-
-    Attributes:
-        indices: of the messages.
-        after: the position after each of them.
-    """
-
-    indices: Sequence[int]
-    after: Sequence[Position]
-
-
-def in_order(position: Position, messages: Sequence[Message]) -> Ordered:
-    """Order the messages that follow a position, whoever reads them, and in which order.
+def in_order(messages: Sequence[Message]) -> Sequence[int]:
+    """Return the indices of messages in their one order, whoever reads them, and in which order.
 
     They are ordered by the times at which they were appended, then by their places and partitions.
     A message that is older than the one before it in its partition counts as just as new, so each
     partition keeps its order. Messages of a log in one order stay as they are.
 
     Args:
-        position: before the first of them in each partition.
         messages: those of a partition in its order.
 
     >>> given = ((9, 1, 1), (7, 0, 1), (8, 0, 2))
-    >>> in_order((0,), [Message((), b"", time, part, place) for time, part, place in given])
-    Ordered(indices=[1, 2, 0], after=[(1,), (2,), (3, 2, 1)])
+    >>> in_order([Message((), b"", time, part, place) for time, part, place in given])
+    [1, 2, 0]
     """
     if not messages or messages[0].partition is None:
-        return Ordered(range(len(messages)), [message.after for message in messages])
+        return range(len(messages))
     newest: dict[int, int] = {}
     keys = []
     for i, message in enumerate(messages):
         part = message.partition or 0
         time = newest[part] = max(newest.get(part, 0), message.time or 0)
         keys.append((time, message.place, part, i))
-    keys.sort()
-    places, after = places_of(position, 1 + max(newest)), []
-    for _, place, part, _ in keys:
-        places[part] = place
-        after.append(position_of(places))
-    return Ordered([i for *_, i in keys], after)
+    return [i for *_, i in sorted(keys)]
+
+
+def merged(heads: Iterable[Iterable[Message]]) -> Iterator[Message]:
+    """Yield messages, given those of each partition, in the order of `in_order`."""
+
+    def keyed(head: Iterable[Message]) -> Iterator[tuple[int, int, int, Message]]:
+        newest = 0
+        for message in head:
+            newest = max(newest, message.time or 0)
+            yield newest, message.place, message.partition or 0, message
+
+    return (message for *_, message in heapq.merge(*map(keyed, heads)))
+
+
+def positions(position: Position, messages: Iterable[Message]) -> Iterator[Position]:
+    """Yield the position after each of some messages in their order, which follow a position.
+
+    >>> given = ((7, 0, 1), (8, 0, 2), (9, 1, 1))
+    >>> list(positions((0,), [Message((), b"", *each) for each in given]))
+    [(1,), (2,), (3, 2, 1)]
+    """
+    places: list[int] = []
+    for message in messages:
+        if message.partition is None:
+            yield message.after
+            continue
+        places = places or places_of(position)
+        places += [0] * (1 + message.partition - len(places))
+        places[message.partition] = message.place
+        yield position_of(places)
+
+
+def position_after(position: Position, messages: Sequence[Message]) -> Position:
+    """Return the position after the last of such messages; the given one if there are none."""
+    if not messages or messages[0].partition is None:
+        return messages[-1].after if messages else position
+    newest = {message.partition or 0: message.place for message in messages}
+    places = places_of(position, 1 + max(newest))
+    for partition, place in newest.items():
+        places[partition] = place
+    return position_of(places)
 
 
 def position_of(places: Sequence[int]) -> Position:

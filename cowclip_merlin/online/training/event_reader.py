@@ -22,7 +22,7 @@ from cowclip_merlin.online.logs.message_log import (
     Retrying,
     lag,
 )
-from cowclip_merlin.online.logs.partitions import are_within, in_order
+from cowclip_merlin.online.logs.partitions import are_within, in_order, position_after, positions
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.step_journal import Step
 from cowclip_merlin.types import Array
@@ -160,9 +160,9 @@ class EventReader:
             self.position = step.until
             return None
         whole = _Pending.concatenate(self._parts)
-        order = in_order(self.position, whole.messages)
-        inside = are_within([whole.messages[i] for i in order.indices], step.until)
-        which = np.asarray(order.indices)[inside]
+        order, before = in_order(whole.messages), self.position
+        inside = are_within([whole.messages[i] for i in order], step.until)
+        which = np.asarray(order)[inside]
         left = np.setdiff1d(np.arange(len(inside)), which)
         self._parts = [whole.take(left)] if len(left) else []
         self.pending, self._uncounted, self.position = 0, len(left), step.until
@@ -171,7 +171,7 @@ class EventReader:
         damage.reasons = taken.reasons
         refuse_ahead(taken.events.times, step.now, self._features, damage)
         if damage.reasons:
-            after = [place for place, is_in in zip(order.after, inside) if is_in]
+            after = positions(before, taken.messages)
             messages = [m._replace(after=at) for m, at in zip(taken.messages, after)]
             self._damaged.add(messages, damage.reasons)
         events = taken.events.filter(taken.good())
@@ -237,7 +237,7 @@ class EventReader:
             return None
         self._parts, now = [_Pending.concatenate(self._parts)], int(time.time())
         messages, events, _ = self._parts[0]
-        numbers, after = in_order(self.position, messages)
+        numbers = in_order(messages)
         good = self._parts[0].good() & (events.times <= now + AHEAD)
         found = np.flatnonzero(good[np.asarray(numbers)])  # places in the order
         new = found
@@ -246,13 +246,14 @@ class EventReader:
             new = found[self._repeats.are_new(events.keys[at], events.times[at])]
         if len(new) >= size:  # up to the next event: what is none in between is past
             later = found[found > new[size - 1]]
-            after = after[: later[0]] if len(later) else after
+            numbers = numbers[: later[0]] if len(later) else numbers
         elif len(new) and not ends:
             self._began = self._began if self.pending else time.monotonic()
             self.pending, self._uncounted = len(new), 0
             return None
         self.pending, self._uncounted = min(len(new), size), 0
-        return Step(after[-1], factor, now)
+        until = position_after(self.position, [messages[i] for i in numbers])
+        return Step(until, factor, now)
 
     def _read(self, wanted: int, wait: float) -> None:
         """Read messages, if there are some."""
