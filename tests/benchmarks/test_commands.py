@@ -73,7 +73,7 @@ def test_the_help_of_a_suite_names_its_parts(load, script):
 
 def test_paths_and_memory_are_told_in_one_line_and_a_fault_of_ours_is_not_hidden(errors, capsys):
     def run(error):
-        with errors.one_line_errors():
+        with errors.one_line_errors(["--overwrite"], []):
             raise error
 
     for error, words in (
