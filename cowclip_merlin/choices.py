@@ -14,11 +14,12 @@ up.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from cowclip_merlin.checks import check_not_negative
 from cowclip_merlin.errors import InputError
@@ -98,6 +99,33 @@ KEEP_VALUES = ("first", "last")
 
 VALIDATION_SPLITS = ("random", "last", "given")
 """Which train rows a run holds out for validation; "given": those of `prepare --validation`."""
+
+CONTRIB: Mapping[str, str] = MappingProxyType(
+    {
+        "RowNorms": "diagnostics.row_norms",
+        "addresses_of_tasks": "slurm",
+        "dense_optimizer": "decoupled",
+        "engine_for": "fused_mlp",
+        "figure_4": "diagnostics.figures",
+        "gradient_norms": "diagnostics.probe",
+        "hidden_layers": "fused_mlp",
+        "make_recorder": "diagnostics.recorder",
+        "probe_run": "diagnostics.probe",
+        "read_diagnostics": "diagnostics.diagnostics_csv",
+        "run_on_dask": "dask_workers",
+    }
+)
+"""What the package offers from `contrib`, which it does not import: name -> module there."""
+
+
+def contributed(name: str) -> Any:
+    """Import a name of `CONTRIB`, at its first use.
+
+    >>> contributed("run_on_dask").__module__
+    'cowclip_merlin.contrib.dask_workers'
+    """
+    module = importlib.import_module(f"cowclip_merlin.contrib.{CONTRIB[name]}")
+    return getattr(module, name)
 
 
 @dataclass(frozen=True, kw_only=True)

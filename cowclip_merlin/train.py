@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from cowclip_merlin.addresses import FilePath, is_address, output_folder
-from cowclip_merlin.diagnostics.recorder import make_recorder
+from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 from cowclip_merlin.recipe import choose, settings_for
@@ -118,5 +118,5 @@ def _train(
         records = read_metrics(out / "metrics.csv", epochs=settings.epochs)
         return [parse_metrics_row(record) for record in records]
     every = options.diagnostics_every
-    recorder = partial(make_recorder, every=every) if every else None
+    recorder = partial(contributed("make_recorder"), every=every) if every else None
     return run_training(data, settings, out=out, options=options, recorder=recorder)

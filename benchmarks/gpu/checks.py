@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cowclip_merlin.models.hidden import fused as hidden
+from cowclip_merlin.contrib import fused_mlp as hidden
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.types import Array, Floats
 from gpu.deepfm import DeepFM, Rows, criteo_fields

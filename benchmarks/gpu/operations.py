@@ -70,7 +70,7 @@ def loaders() -> tuple[ModuleType, ModuleType]:
         package = ModuleType(f"cowclip_merlin.{name}")  # without what its __init__.py imports
         package.__path__ = [str(ROOT / folder)]
         sys.modules[package.__name__] = package
-    from cowclip_merlin.models.hidden import fused
+    from cowclip_merlin.contrib import fused_mlp as fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     gpu_ops.cuda_number = lambda device: device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cowclip_merlin.models.hidden.fused import reference
+from cowclip_merlin.contrib.fused_mlp import reference
 from cowclip_merlin.types import Array, Floats
 from gpu.deepfm import DeepFM
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher.call import LaunchSettings, WorkerCall
-from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.launcher.watch import Outcome, Patience
 from cowclip_merlin.system.folders import NewFiles, lock_folder
@@ -103,7 +103,7 @@ class _Place:
                 command=self.command,
                 patience=self.patience,
             )
-        return run_on_dask(
+        return contributed("run_on_dask")(
             call,
             scheduler=self.settings.scheduler,
             workers=self.settings.workers,

@@ -11,9 +11,9 @@ from types import MethodType
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
+from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import Config, refuse_aggregators, row_optimizer
-from cowclip_merlin.optimizer.decoupled import dense_optimizer
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.row_optimizers import LazyAdam, RowWiseAdagrad
 from cowclip_merlin.types import (
@@ -240,7 +240,7 @@ def _inner_optimizers(
     names = {"RowAdam": LazyAdam, "LazyAdam": LazyAdam, "RowWiseAdagrad": RowWiseAdagrad}
     with tf.keras.utils.custom_object_scope(names):
         embedding = compat.legacy_optimizer(embedding)
-    dense = dense_optimizer(dense)
+    dense = _dense(dense)
     for role, optimizer in (("embedding_optimizer", embedding), ("dense_optimizer", dense)):
         if any(isinstance(each, WrappingOptimizer) for each in optimizers_in(optimizer)):
             raise InputError(
@@ -259,6 +259,25 @@ def _inner_optimizers(
         )
     refuse_aggregators(embedding, dense)
     return embedding, dense
+
+
+def _dense(identifier: KerasOptimizer | str | JsonObject) -> KerasOptimizer:
+    name, config = name_and_config(identifier)
+    # Keras has these only as new optimizers, so `contrib` has legacy ones that make the same steps.
+    if name in ("adamw", "lion") or (name == "adam" and config.get("weight_decay")):
+        return contributed("dense_optimizer")(identifier)
+    return compat.legacy_optimizer(identifier)
+
+
+def name_and_config(identifier: object) -> tuple[str, JsonObject]:
+    """Return the name of an optimizer's class in lower case, and its arguments that are known."""
+    if isinstance(identifier, str):
+        return identifier.lower(), {}
+    if isinstance(identifier, dict):
+        name = str(identifier.get("class_name")).rpartition(">")[2]
+        return name.lower(), dict(identifier.get("config") or {})
+    is_new = isinstance(identifier, tf.keras.optimizers.Optimizer)
+    return type(identifier).__name__.lower(), identifier.get_config() if is_new else {}
 
 
 def optimizers_in(optimizer: KerasOptimizer) -> Iterator[KerasOptimizer]:

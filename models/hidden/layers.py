@@ -9,10 +9,9 @@ from functools import cache
 from typing import Any
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.choices import contributed
 from cowclip_merlin.models.architecture import Architecture
-from cowclip_merlin.models.hidden import fused as engines
-from cowclip_merlin.models.hidden.fused import hidden_layers
-from cowclip_merlin.types import DType, JsonObject, Layer, Tensor, TensorShape
+from cowclip_merlin.types import DType, JsonObject, Layer, Tensor, TensorShape, Variable
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -205,7 +204,7 @@ def applied(
 def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor | None:
     """Apply the layers as one operation; None if that is not possible."""
     weights = layers[0].weights
-    gpu = engines.gpu_of(weights[0]) if weights else None
+    gpu = gpu_of(weights[0]) if weights else None
     if gpu is None:
         return None
     if isinstance(layers[0], HiddenLayer):
@@ -214,17 +213,23 @@ def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor |
     dense = [_plain_dense(layer) for layer in layers]
     if None in dense or (dtype := _common_type(dense, h)) is None:
         return None
-    if (engine := engines.engine_for(gpu, dtype)) is None:
+    if (engine := contributed("engine_for")(gpu, dtype)) is None:
         return None
     # Outside of its layer, Keras reads a kernel in float32.
     kernels = [tf.convert_to_tensor(layer.kernel) for layer in dense]
     biases = [tf.convert_to_tensor(layer.bias) for layer in dense]
-    how = {"engine": engine, "dtype": dtype}
+    hidden_layers, how = contributed("hidden_layers"), {"engine": engine, "dtype": dtype}
     if output is None or not _is_one_number(output):
         h = hidden_layers(h, kernels, biases, **how)
         return h if output is None else output(h)
     products = hidden_layers(h, kernels, biases, output=tf.convert_to_tensor(output.kernel), **how)
     return products + output.bias
+
+
+def gpu_of(variable: Variable) -> int | None:
+    """Return TensorFlow's index of the GPU that a variable is on; None on another device."""
+    device = tf.DeviceSpec.from_string(variable.device)
+    return device.device_index or 0 if device.device_type == "GPU" else None
 
 
 @cache

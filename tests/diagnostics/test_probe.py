@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tiers import thorough
 
 from cowclip_merlin import choices, compat
+from cowclip_merlin.contrib.diagnostics.probe import embedding_tables, make_probe
+from cowclip_merlin.contrib.diagnostics.row_norms import MEASURES, group_means, row_norms_by_field
 from cowclip_merlin.diagnostics import gradient_norms
-from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
-from cowclip_merlin.diagnostics.row_norms import MEASURES, group_means, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import attach, logits
 from cowclip_merlin.tables import TableLayout

@@ -57,7 +57,7 @@ def test_the_file_and_the_figure_have_every_row(probed, data):
 
 
 def test_what_could_only_fail_later_is_refused(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("cowclip_merlin.diagnostics.probe.set_up_tensorflow", None)
+    monkeypatch.setattr("cowclip_merlin.contrib.diagnostics.probe.set_up_tensorflow", None)
     with pytest.raises(InputError, match="validation_fraction: a probe"):
         probe_run(data, replace(SETTINGS, validation_fraction=0.1))
     with pytest.raises(InputError, match="no: no such folder"):

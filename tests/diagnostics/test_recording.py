@@ -9,8 +9,8 @@ import pytest
 from run_weights import assert_same_bits
 
 from cowclip_merlin import compat, training
+from cowclip_merlin.contrib.diagnostics.diagnostics_csv import COLUMNS, FILE, DiagnosticsWriter
 from cowclip_merlin.diagnostics import read_diagnostics
-from cowclip_merlin.diagnostics.diagnostics_csv import COLUMNS, FILE, DiagnosticsWriter
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, Stopped, trainer
 from cowclip_merlin.training.trainer import Trainer

@@ -52,8 +52,8 @@ class Fake:
 
 def loader(folder):
     """Stands for `engine.load_kernels`; libraries are in a folder."""
+    from cowclip_merlin.contrib import fused_mlp as fused
     from cowclip_merlin.kernels.cuda.source import program
-    from cowclip_merlin.models.hidden import fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     def load(device):
@@ -68,13 +68,13 @@ def loader(folder):
 @contextlib.contextmanager
 def installed(monkeypatch, folder):
     """Variables seem to be on GPU 0, whose kernels are emulated and whose cuBLASLt is the fake."""
-    from cowclip_merlin.models.hidden import fused
+    from cowclip_merlin.contrib import fused_mlp as fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     fake, caches = Fake(folder), (fused.engine_for, fused._engine)
     monkeypatch.setattr(fused, "load_kernels", loader(folder))
     monkeypatch.setattr(fused, "cublas_file", lambda: str(fake.file))
-    monkeypatch.setattr(fused, "gpu_of", lambda variable: 0)
+    monkeypatch.setattr("cowclip_merlin.models.hidden.layers.gpu_of", lambda variable: 0)
     monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
     for cache in caches:
         cache.cache_clear()

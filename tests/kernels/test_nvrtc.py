@@ -55,7 +55,7 @@ OTHERS = ["cu13/lib/libcublas.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"]
     "files, expected", [([OF_12], OF_12), ([OF_13], OF_13), ([OF_12, OF_13], OF_12), ([], "")]
 )
 def test_the_product_library_of_any_package_is_found(tmp_path, monkeypatch, files, expected):
-    from cowclip_merlin.models.hidden.fused import cublas_file
+    from cowclip_merlin.contrib.fused_mlp import cublas_file
 
     for file in (*files, *OTHERS):
         (tmp_path / "nvidia" / file).parent.mkdir(parents=True, exist_ok=True)

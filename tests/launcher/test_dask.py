@@ -11,8 +11,9 @@ import pytest
 from distributed import Client, LocalCluster
 from fake_workers import is_alive, wait_until
 
+from cowclip_merlin.contrib import dask_side, dask_workers
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers
+from cowclip_merlin.launcher import Patience, attempts
 
 pytestmark = pytest.mark.system
 
@@ -95,7 +96,7 @@ def test_a_folder_that_a_dask_worker_does_not_see_is_one_line(fake, scheduler):
         fake.run("", scheduler=scheduler)
 
 
-MODULE = "cowclip_merlin.launcher.dask_side"
+MODULE = "cowclip_merlin.contrib.dask_side"
 
 
 def hide_module():
@@ -133,7 +134,8 @@ def set_lease(seconds):
 
 LAUNCHER = """
 import sys
-from cowclip_merlin.launcher import LaunchSettings, TrainCall, dask_workers, launch
+from cowclip_merlin.contrib import dask_workers
+from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 dask_workers._FOLLOW = 0.2
 folder, scheduler, *command = sys.argv[1:]
 call = TrainCall(data=folder, settings={}, out=folder + "/run")

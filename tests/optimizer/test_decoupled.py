@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin.contrib.decoupled import AdamW, Lion, dense_optimizer
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.decoupled import AdamW, Lion, dense_optimizer
 
 
 def steps(tf, optimizer, gradients, start):

@@ -266,7 +266,7 @@ def test_a_read_and_hidden_layers_as_one_operation_train_as_keras(
     ours = trained(tf, "cupy", name, **MODELS[name])
     forward, backward = ["relu+mask", "relu"], ["plain", "drelu", "plain", "plain"]
     assert fake_cublas.products() == 4 * (forward + backward)
-    monkeypatch.setattr("cowclip_merlin.models.hidden.fused.gpu_of", lambda variable: None)
+    monkeypatch.setattr("cowclip_merlin.models.hidden.layers.gpu_of", lambda variable: None)
     theirs = trained(tf, "numba", name, **MODELS[name])
     assert len(fake_cublas.products()) == 4 * 6
     rtol = 1e-2 if "precision" in MODELS[name] else 1e-5

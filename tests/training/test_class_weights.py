@@ -13,7 +13,7 @@ from one_step import check_that_two_workers_equal_one, gradients
 import cowclip_merlin as cc
 from cowclip_merlin import compat, metrics
 from cowclip_merlin.checks import parse_class_weights
-from cowclip_merlin.diagnostics.probe import make_probe
+from cowclip_merlin.contrib.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,

@@ -14,7 +14,7 @@ from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat, workers
-from cowclip_merlin.diagnostics.probe import make_probe
+from cowclip_merlin.contrib.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
 from cowclip_merlin.models.embedding import ShardedEmbedding

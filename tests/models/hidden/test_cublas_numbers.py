@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.contrib import fused_mlp as fused
 from cowclip_merlin.kernels.cuda.source import program
-from cowclip_merlin.models.hidden import fused
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 NAMES = {

@@ -9,7 +9,7 @@ from emulated_cupy import COMPILER, another_order, launches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.models.hidden.fused import reference
+from cowclip_merlin.contrib.fused_mlp import reference
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 TYPES = ["float32", "bfloat16"]
@@ -18,7 +18,7 @@ REFUSED = [0, WIDE_SUMS, MASK, DRELU, RELU | DRELU]
 
 @pytest.fixture
 def engine(tf, fake):
-    from cowclip_merlin.models.hidden.fused import engine_for
+    from cowclip_merlin.contrib.fused_mlp import engine_for
 
     return {name: engine_for(0, tf.as_dtype(name)) for name in TYPES}
 
@@ -41,7 +41,7 @@ class Case:
         return reference(self.x, self.kernels, self.biases, self.of_result, self.output)
 
     def ours(self, tf, engine, dtype, x_type="float32"):
-        from cowclip_merlin.models.hidden.fused import hidden_layers
+        from cowclip_merlin.contrib.fused_mlp import hidden_layers
 
         wide = np.pad(self.x, [(0, 0), (0, self.padding)], constant_values=1.0)
         inputs = [tf.constant(x, tf.float32) for x in (*self.kernels, *self.biases)]
@@ -128,7 +128,7 @@ def test_bias_gradients_are_sums_in_float32(tf, engine, fake, refused, first):
 
 def test_both_operations_are_on_the_device_of_the_engine(tf, engine):
     """A tape calls the gradient outside of the device scope of the forward pass."""
-    from cowclip_merlin.models.hidden.fused import hidden_layers
+    from cowclip_merlin.contrib.fused_mlp import hidden_layers
 
     ours = engine["float32"]
 
@@ -148,7 +148,7 @@ def test_both_operations_are_on_the_device_of_the_engine(tf, engine):
 @pytest.mark.thorough
 def test_the_check_of_a_gpu_passes_with_right_products(tf, engine, monkeypatch):
     """With fewer rows, for time."""
-    from cowclip_merlin.models.hidden import fused as check
+    from cowclip_merlin.contrib import fused_mlp as check
 
     monkeypatch.setattr(check, "SMALL", (512, check.LARGE[1]))
     for name in TYPES:
@@ -238,7 +238,7 @@ def test_near_keras_at_deepfms_shapes(tf, engine, policy):
             h = layer(h)
     weights = [layer.kernel for layer in layers] + [layer.bias for layer in layers]
     theirs = [h, *tape.gradient(h, [x, *weights], of_result)]
-    from cowclip_merlin.models.hidden.fused import hidden_layers
+    from cowclip_merlin.contrib.fused_mlp import hidden_layers
 
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -255,7 +255,7 @@ def test_near_keras_at_deepfms_shapes(tf, engine, policy):
 @pytest.mark.thorough
 def test_plans_of_very_many_batches_are_dropped(tf, engine, fake):
     """A batch of another size has another plan, of four descriptors; 4,096 plans stay."""
-    from cowclip_merlin.models.hidden.fused import hidden_layers
+    from cowclip_merlin.contrib.fused_mlp import hidden_layers
 
     kernel, bias = tf.ones([8, 8]), tf.ones([8])
     for b in range(1, 4200):

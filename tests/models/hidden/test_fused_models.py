@@ -48,7 +48,7 @@ class Training:
 
 def keras_only(monkeypatch):
     """Variables are where they are: on the CPU."""
-    monkeypatch.setattr("cowclip_merlin.models.hidden.fused.gpu_of", lambda variable: None)
+    monkeypatch.setattr("cowclip_merlin.models.hidden.layers.gpu_of", lambda variable: None)
 
 
 @pytest.mark.one_case
@@ -149,10 +149,10 @@ def test_without_a_right_result_keras_trains_and_one_line_says_why(
         def fail(device):
             raise Exception("nvrtc: bad architecture\nline 2")  # as CuPy's, of no usual kind
 
-        monkeypatch.setattr("cowclip_merlin.models.hidden.fused.load_kernels", fail)
+        monkeypatch.setattr("cowclip_merlin.contrib.fused_mlp.load_kernels", fail)
     else:
         file = "/nowhere.so" if wrong == "missing" else "libm.so.6"
-        monkeypatch.setattr("cowclip_merlin.models.hidden.fused.cublas_file", lambda: file)
+        monkeypatch.setattr("cowclip_merlin.contrib.fused_mlp.cublas_file", lambda: file)
     with caplog.at_level(logging.WARNING, "cowclip_merlin"):
         training = Training(tf, schema)
         training.train()

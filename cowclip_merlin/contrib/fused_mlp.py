@@ -18,7 +18,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.kernels.cuda.nvrtc import packaged_files
 from cowclip_merlin.kernels.cuda.source import program
 from cowclip_merlin.optimizer.row_updates import gpu_ops
-from cowclip_merlin.types import DType, Floats, Tensor, Variable
+from cowclip_merlin.types import DType, Floats, Tensor
 
 tf = compat.tensorflow()
 
@@ -223,12 +223,6 @@ class EngineRecord(ctypes.Structure):
         ("library", ctypes.c_char_p),
         ("functions", ctypes.c_void_p * len(FUNCTIONS)),
     ]
-
-
-def gpu_of(variable: Variable) -> int | None:
-    """Return TensorFlow's index of the GPU that a variable is on; None on another device."""
-    device = tf.DeviceSpec.from_string(variable.device)
-    return device.device_index or 0 if device.device_type == "GPU" else None
 
 
 @cache

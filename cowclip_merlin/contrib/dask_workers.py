@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from cowclip_merlin.contrib import dask_side
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.launcher import dask_side
 from cowclip_merlin.launcher.call import WorkerCall, one_gpu_each, worker_environment
 from cowclip_merlin.launcher.watch import Ended, Outcome, Patience, watch
 from cowclip_merlin.system.dask_client import connect

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.inner_optimizers import name_and_config
 from cowclip_merlin.types import JsonObject, KerasOptimizer, LearningRateSchedule, Tensor, Variable
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def dense_optimizer(identifier: object) -> KerasOptimizer:
     Raises:
         InputError: if CowClip cannot use it.
     """
-    name, config = _name_and_config(identifier)
+    name, config = name_and_config(identifier)
     if name == "adam" and config.get("weight_decay"):
         name = "adamw"
     if name not in _FORMS or isinstance(identifier, tuple(_FORMS.values())):
@@ -160,17 +161,6 @@ def dense_optimizer(identifier: object) -> KerasOptimizer:
     if isinstance(rate, dict):
         config["learning_rate"] = tf.keras.optimizers.schedules.deserialize(rate)
     return made(**{each: config[each] for each in names})
-
-
-def _name_and_config(identifier: object) -> tuple[str, JsonObject]:
-    """Return the name of an optimizer's class in lower case, and its arguments that are known."""
-    if isinstance(identifier, str):
-        return identifier.lower(), {}
-    if isinstance(identifier, dict):
-        name = str(identifier.get("class_name")).rpartition(">")[2]
-        return name.lower(), dict(identifier.get("config") or {})
-    is_new = isinstance(identifier, tf.keras.optimizers.Optimizer)
-    return type(identifier).__name__.lower(), identifier.get_config() if is_new else {}
 
 
 def _refuse_settings(name: str, config: JsonObject, identifier: object) -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.diagnostics.row_norms import DECILES, MEASURES, Deciles, RowNorms, group_means
+from cowclip_merlin.contrib.diagnostics.row_norms import (
+    DECILES,
+    MEASURES,
+    Deciles,
+    RowNorms,
+    group_means,
+)
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.records import append_rows, write_rows
 from cowclip_merlin.types import Array

@@ -16,7 +16,7 @@ import numpy as np
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.batch import Batch
-from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
+from cowclip_merlin.contrib.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     Data,

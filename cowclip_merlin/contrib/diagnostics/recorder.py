@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.diagnostics.diagnostics_csv import (
+from cowclip_merlin.contrib.diagnostics.diagnostics_csv import (
     DiagnosticsWriter,
     probe_records,
     tensorboard_scalars,
 )
-from cowclip_merlin.diagnostics.row_norms import Deciles, RowNorms, read_deciles
+from cowclip_merlin.contrib.diagnostics.row_norms import Deciles, RowNorms, read_deciles
 from cowclip_merlin.training.run_logs import Hooks, TensorBoard
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Record
     Raises:
         InputError: if the folder's counts of ids are missing or damaged.
     """
-    from cowclip_merlin.diagnostics.probe import make_probe  # it imports TensorFlow
+    from cowclip_merlin.contrib.diagnostics.probe import make_probe  # it imports TensorFlow
 
     size = trainer.settings.batch_size
     deciles = read_deciles(data, batch_size=size)
