@@ -104,6 +104,7 @@ CONTRIB: Mapping[str, str] = MappingProxyType(
     {
         "RowNorms": "diagnostics.row_norms",
         "addresses_of_tasks": "slurm",
+        "clippy_factor": "clippy",
         "dense_optimizer": "decoupled",
         "engine_for": "fused_mlp",
         "figure_4": "diagnostics.figures",

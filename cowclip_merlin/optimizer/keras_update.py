@@ -4,7 +4,7 @@ The clipped gradients are steps 1 to 4 of Algorithm 1 in plain TensorFlow operat
 L2, threshold, clip.
 
 For Clippy, the step is made, measured and scaled back. Source: Tang et al., arXiv 2302.09178; see
-`cowclip_merlin.clip.clippy_factor`. Clippy bounds the change of the weights, so it works alike for
+`cowclip_merlin.contrib.clippy`. Clippy bounds the change of the weights, so it works alike for
 Adam, Adagrad and any other optimizer. Their moments and accumulators use the unclipped gradient.
 """
 

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin import clip
 from cowclip_merlin.choices import RowSettings
+from cowclip_merlin.clip import RowUpdates
+from cowclip_merlin.contrib.clippy import clippy_factor
 
 FIELDS = {"a": 3, "b": 5}
 ROWS, DIM, LR = 8, 3, 0.3
@@ -78,14 +79,14 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
     w, move = rng.normal(0, 1, (2, len(field), dim))
     w[rng.random(len(w)) < 0.2] = 0
     move *= scale
-    rows = clip.RowUpdates(
+    rows = RowUpdates(
         update=tf.constant(move),
         w=tf.constant(w),
         field=tf.constant(field),
         num_fields=len(sizes),
     )
     chosen = RowSettings(lambda_rel=relative, lambda_abs=absolute)
-    factor = clip.clippy_factor(rows, chosen).numpy()
+    factor = clippy_factor(rows, chosen).numpy()
     expected = [numpy_sigma(w[field == f], move[field == f], relative, absolute) for f in field]
     np.testing.assert_allclose(factor, expected, rtol=1e-12, atol=1e-300)
     assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()
