@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if args.drift:
         _run_drift(args)
         return
-    from cowclip_merlin.synthetic.criteo_log import generate
-    from cowclip_merlin.synthetic.ground_truth import CROSSED, GroundTruthSettings
+    from cowclip_merlin.synthetic.criteo_log import CROSSED, GroundTruthSettings, generate
 
     if args.days is not None:
         raise InputError(f"--days {args.days}: only a log with --drift has days; add --drift")

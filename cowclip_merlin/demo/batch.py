@@ -88,8 +88,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
         InputError: if the folder holds another log.
     """
     from cowclip_merlin import workflows
-    from cowclip_merlin.synthetic.criteo_log import generate
-    from cowclip_merlin.synthetic.ground_truth import CROSSED
+    from cowclip_merlin.synthetic.criteo_log import CROSSED, generate
 
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")
@@ -117,8 +116,7 @@ def _check_rows(demo: DemoSettings) -> None:
 
 
 def _check_same_log(there: Mapping[str, Json], demo: DemoSettings, work: Path) -> None:
-    from cowclip_merlin.synthetic.criteo_log import cross_names
-    from cowclip_merlin.synthetic.ground_truth import CROSSED
+    from cowclip_merlin.synthetic.criteo_log import CROSSED, cross_names
 
     other = ""
     if (there["rows"], there["seed"]) != (demo.rows, demo.log_seed):

@@ -7,39 +7,253 @@ the integers. So the best AUC that any model can reach is known. With the settin
 has a long tail and four fields are crosses, so the log is near Criteo's ids per row and rare ids.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), so the log does not depend on
-the chunk size.
+the chunk size. The id of a crossed field is a hash of the ids of its parents.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.synthetic.ground_truth import GroundTruth, GroundTruthSettings
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.log_writer import (
+    PILOT_ROWS,
     GeneratedLog,
     LogChunk,
     LogSize,
     LogWriter,
+    Words,
+    draw_clicks,
+    intercept_for,
     lines_of_columns,
+    normal,
+    power_law_ranks,
+    random_words,
+    sigmoid,
+    uniform,
 )
-from cowclip_merlin.synthetic.random_numbers import Words
+from cowclip_merlin.types import Floats, Integers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CRITEO_ROWS = 45_840_617
+CARDINALITIES = (
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
+    5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+)  # fmt: skip
+MISSING_IDS = {
+    3: 0.034, 4: 0.034, 6: 0.12, 12: 0.034, 16: 0.034, 19: 0.44, 20: 0.44, 21: 0.034,
+    22: 0.76, 24: 0.034, 25: 0.44, 26: 0.44,
+}  # fmt: skip
+MISSING_INTEGERS = (
+    0.45, 0.0, 0.21, 0.22, 0.026, 0.22, 0.043, 0.0005, 0.043, 0.45, 0.043, 0.76, 0.22,
+)  # fmt: skip
+
+# Streams of random numbers; add the index of the field or integer.
+_IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
+
+
+Effects = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundTruthSettings:
+    """Strengths of the effects in a generated log, and the distributions of its ids.
+
+    Fields are numbered from 1, as in C1 to C26. `crosses` and `exponents` name the fields with a
+    long tail: most of their ids are rare.
+
+    Attributes:
+        click_rate: share of clicks.
+        zipf: exponent of the ids' frequencies by rank.
+        universe: number of ids in total, as a multiple of Criteo's ids per row.
+        first_order_std: standard deviation of an id's effect on the logit, per field.
+        pairwise_std: standard deviation of all second-order effects together.
+        latent_dim: length of the latent vectors behind the second-order effects.
+        integer_std: standard deviation of one integer's effect.
+        crosses: parents of each crossed field.
+        exponents: exponent of each field that has its own.
+        tail_universe: as `universe`, for the fields with a long tail. The ids of a crossed field
+            are hashes, so with a small universe many of them would collide.
+
+    Raises:
+        InputError: if `crosses` or `exponents` name an unknown field, a field is in both, a parent
+            is crossed, a cross has no parents, or an exponent is 1.
+    """
+
+    click_rate: float = 0.25
+    zipf: float = 1.15
+    universe: float = 0.6
+    first_order_std: float = 0.27
+    pairwise_std: float = 0.5
+    latent_dim: int = 2
+    integer_std: float = 0.05
+    crosses: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    exponents: Mapping[int, float] = field(default_factory=dict)
+    tail_universe: float = 32.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        parents = {parent for each in self.crosses.values() for parent in each}
+        for number in {*self.crosses, *self.exponents, *parents}:
+            if not 1 <= number <= len(CARDINALITIES):
+                raise InputError(f"C{number}: no such field; give 1 to {len(CARDINALITIES)}")
+        for number in set(self.crosses) & set(self.exponents):
+            raise InputError(f"C{number}: a crossed field has no exponent; give one of the two")
+        for number, by in self.crosses.items():
+            if not by:
+                raise InputError(f"C{number}: a crossed field needs parents; name one or more")
+        for number, exponent in self.exponents.items():
+            if exponent == 1:
+                raise InputError(f"C{number}: the exponent is 1; give another number")
+        for number in parents & set(self.crosses):
+            raise InputError(f"C{number}: a crossed field cannot be a parent; name its parents")
+
+    def has_long_tail(self, number: int) -> bool:
+        """Return whether most ids of this field are rare."""
+        return number in self.crosses or number in self.exponents
+
+
+CROSSED = GroundTruthSettings(
+    exponents={4: 1.3},
+    crosses={3: (4, 22, 26), 12: (4, 26), 16: (4, 25), 21: (4, 9, 25)},
+)
+"""Settings with about as many ids per row as Criteo, most of them rare, at a million rows.
+
+In a sample of 8,000 rows of Criteo's log, too, an id of C3, C12, C21 or C16 determines that of C4.
+"""
+
+
+class GroundTruth:
+    """True model of one log: computes ids, integers and click probabilities of any rows.
+
+    `effects` and `latent` hold those of all ids by field; fields with a long tail have no table.
+    """
+
+    def __init__(self, rows: int, seed: int, settings: GroundTruthSettings) -> None:
+        self.seed, self.settings = seed, settings
+        self.sizes = [self._size(f, rows) for f in range(len(CARDINALITIES))]
+        tables = [f for f in range(len(self.sizes)) if not settings.has_long_tail(f + 1)]
+        self.effects = {f: self._effects(f, np.arange(self.sizes[f] + 1)) for f in tables}
+        self.latent = {f: self._latents(f, np.arange(self.sizes[f] + 1)) for f in tables}
+        self.intercept = 0.0
+        self._calibrate()
+
+    def _size(self, field: int, rows: int) -> int:
+        ids, settings = CARDINALITIES[field], self.settings
+        if settings.has_long_tail(field + 1):
+            return max(int(ids * settings.tail_universe * rows / CRITEO_ROWS), 1500)
+        share = settings.universe * rows / CRITEO_ROWS
+        return min(ids, max(int(ids * share), min(ids, 1500)))
+
+    def _effects(self, field: int, ids: Integers) -> Effects:
+        """Return the first-order effects of ids, [n]."""
+        effects = normal(self.seed, _EFFECTS + field, ids)
+        return (self.settings.first_order_std * effects).astype(np.float32)
+
+    def _latents(self, field: int, ids: Integers) -> Effects:
+        """Return the latent vectors of ids, [n, latent_dim]."""
+        dim, fields = self.settings.latent_dim, len(CARDINALITIES)
+        # Scale so that the sum over all pairs of fields has the requested standard deviation.
+        std = (self.settings.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
+        counter = ids[:, None] * dim + np.arange(dim)
+        return (std * normal(self.seed, _LATENT + field, counter)).astype(np.float32)
+
+    def effects_of(self, field: int, ids: Integers) -> Effects:
+        """Return the first-order effects of ids, [n]; `field` counts from 0."""
+        return self.effects[field][ids] if field in self.effects else self._effects(field, ids)
+
+    def latents_of(self, field: int, ids: Integers) -> Effects:
+        """Return the latent vectors of ids, [n, latent_dim]; `field` counts from 0."""
+        return self.latent[field][ids] if field in self.latent else self._latents(field, ids)
+
+    def ids(self, rows: Words) -> Integers:
+        """Return the ids, [n, 26]; 0 is a missing value.
+
+        An id is its rank by frequency, 1 the most frequent, or in a crossed field a hash.
+        """
+        ids = np.zeros((len(rows), len(self.sizes)), np.int64)
+        crosses = self.settings.crosses
+        drawn = [f for f in range(len(self.sizes)) if f + 1 not in crosses]
+        for f in drawn:
+            ids[:, f] = self._with_missing(f, rows, self._drawn(f, rows))
+        for number, parents in crosses.items():
+            crossed = self._crossed(number - 1, ids, [parent - 1 for parent in parents])
+            ids[:, number - 1] = self._with_missing(number - 1, rows, crossed)
+        return ids
+
+    def _drawn(self, field: int, rows: Words) -> Integers:
+        u = uniform(self.seed, _IDS + field, rows)
+        exponent = self.settings.exponents.get(field + 1, self.settings.zipf)
+        return power_law_ranks(u, self.sizes[field], exponent)
+
+    def _crossed(self, field: int, ids: Integers, parents: Sequence[int]) -> Integers:
+        """Hash the parents' ids, which may be 0, to one id."""
+        combined = np.zeros(len(ids), np.uint64)
+        for parent in parents:  # a number for each combination
+            combined *= np.uint64(self.sizes[parent] + 1)
+            combined += ids[:, parent].astype(np.uint64)
+        words = random_words(self.seed, _IDS + field, combined)
+        return 1 + (words % np.uint64(self.sizes[field])).astype(np.int64)
+
+    def _with_missing(self, field: int, rows: Words, ids: Integers) -> Integers:
+        absent = uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
+        return np.where(absent, 0, ids)
+
+    def integers(self, rows: Words) -> Integers:
+        """Return heavy-tailed counts, [n, 13]; -1 is a missing value."""
+        columns = []
+        for j, share in enumerate(MISSING_INTEGERS):
+            spread = 1 + 0.15 * (j % 7)
+            values = np.exp(spread * normal(self.seed, _VALUES + j, rows) + 0.5).astype(np.int64)
+            absent = uniform(self.seed, _ABSENT_VALUES + j, rows) < share
+            columns.append(np.where(absent, -1, values))
+        return np.stack(columns, axis=1)
+
+    def probabilities(self, ids: Integers, integers: Integers) -> Floats:
+        """Return the true probability of a click, [n]."""
+        return self._sigmoid(*self._logit_parts(ids, integers))
+
+    def _logit_parts(self, ids: Integers, integers: Integers) -> tuple[Effects, Effects, Floats]:
+        """Return first-order effects, second-order effects, effects of the integers; each [n]."""
+        fields = range(len(self.sizes))
+        first = sum(self.effects_of(f, ids[:, f]) for f in fields)
+        vectors = [self.latents_of(f, ids[:, f]) for f in fields]
+        of_sum = np.square(sum(vectors)).sum(axis=1)
+        sum_of = sum(np.square(v).sum(axis=1) for v in vectors)
+        weights = self.settings.integer_std * normal(self.seed, _EFFECTS + 900, np.arange(13))
+        of_integers = np.log1p(np.maximum(integers, 0)) @ weights
+        return first, 0.5 * (of_sum - sum_of), of_integers
+
+    def _sigmoid(self, first: Effects, second: Effects, of_integers: Floats) -> Floats:
+        # The order of the sum is part of the log: another one rounds differently, so clicks change.
+        return sigmoid(self.intercept + first + second + of_integers)
+
+    def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
+        """Draw labels with these probabilities, [n]."""
+        return draw_clicks(self.seed, _CLICKS, rows, probabilities)
+
+    def _calibrate(self) -> None:
+        """Set the intercept so that the mean probability is the click rate."""
+        rows = np.arange(PILOT_ROWS, dtype=np.uint64)
+        parts = self._logit_parts(self.ids(rows), self.integers(rows))
+
+        def mean_with(intercept: float) -> float:
+            self.intercept = intercept
+            return self._sigmoid(*parts).mean()
+
+        self.intercept = intercept_for(self.settings.click_rate, mean_with)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CriteoLog(GeneratedLog):
-    """Facts about a generated log in Criteo's format.
-
-    Attributes:
-        crosses: names of the parents of each crossed field; empty if there is none.
-    """
+    """Facts about a log in Criteo's format; `crosses` has the parents of each crossed field."""
 
     crosses: dict[str, list[str]]
 
@@ -53,7 +267,7 @@ def cross_names(settings: GroundTruthSettings) -> dict[str, list[str]]:
     return {f"C{f}": [f"C{parent}" for parent in by] for f, by in settings.crosses.items()}
 
 
-def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> pa.Array:
+def _hexadecimal(field: int, ranks: Integers) -> pa.Array:
     """Map each rank to 8 hexadecimal digits, as in Criteo's log; rank 0 becomes empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -71,9 +285,7 @@ def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> pa.Array:
     return pc.if_else(pa.array(ranks > 0), column, pa.scalar(None, pa.string()))
 
 
-def _lines(
-    clicks: npt.NDArray[np.int8], ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
-) -> memoryview:
+def _lines(clicks: npt.NDArray[np.int8], ids: Integers, integers: Integers) -> memoryview:
     """Format the rows as text: columns separated by tabs, missing values empty."""
     import pyarrow as pa
 

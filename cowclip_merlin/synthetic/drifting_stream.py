@@ -11,16 +11,17 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import RawEvents
 from cowclip_merlin.settings import option
-from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, features_text, values_of_ids
-from cowclip_merlin.synthetic.drifting_truth import (
+from cowclip_merlin.synthetic.drifting_log import (
     FIELDS,
     ITEM_LIFE,
+    DriftingLogSize,
     DriftingTruth,
     DriftSettings,
+    features_text,
+    values_of_ids,
 )
-from cowclip_merlin.synthetic.random_numbers import random_words
+from cowclip_merlin.synthetic.log_writer import random_words
 from cowclip_merlin.system.files import atomic_write, check_writable
-from cowclip_merlin.types import Integers
 
 KEY, PROBABILITY = "request", "probability"
 """Columns that the stream has beside those of the log."""
@@ -98,28 +99,18 @@ class DriftingStream:
             KEY: range(self.first_key + start, self.first_key + stop),
             "time": times.tolist(),
         }
-        columns |= {field.name: _json_values(f, ids[:, f]) for f, field in enumerate(FIELDS)}
+        for f, field in enumerate(FIELDS):  # as the log has them; None for a missing value
+            columns[field.name] = values_of_ids(f, ids[:, f]).to_pylist()
         columns["price"] = [None if price < 0 else price for price in prices.tolist()]
         columns[PROBABILITY] = np.round(probabilities, 6).tolist()
         labels = truth.clicks(rows, probabilities)
         return RawEvents(columns=columns, labels=labels, times=times.astype(np.float64))
 
 
-def _json_values(field: int, ids: Integers) -> list[int | str | None]:
-    """Whole numbers or text, as the log has them; None for a missing value."""
-    return values_of_ids(field, ids).to_pylist()
-
-
 def write_stream_features(path: str | Path, *, seconds_per_day: float | None) -> None:
     """Write the features file of a stream; a file with the same text may be there.
 
-    Args:
-        path: file to write.
-        seconds_per_day: seconds of event time in a day of drift; None if that is not known, so
-            that items do not expire.
-
-    Raises:
-        InputError: there is another file, or it cannot be written.
+    `seconds_per_day` is the event time in a day of drift; None: items do not expire.
     """
     path, ttl = Path(path), None
     if seconds_per_day is not None:

@@ -1,4 +1,7 @@
-"""Write a generated log chunk by chunk, and then the facts about it."""
+"""What the generated logs share: random numbers, and a writer of a log and the facts about it.
+
+The random numbers depend only on seed, stream and counter, so their order is arbitrary.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,62 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.synthetic.random_numbers import Words
 from cowclip_merlin.system.files import atomic_write, check_writable, write_json
-from cowclip_merlin.types import ArrowColumn, Floats
+from cowclip_merlin.types import ArrowColumn, Floats, Integers
+
+Words = npt.NDArray[np.uint64]
+
+PILOT_ROWS = 50_000
+"""Rows whose mean probability sets the intercept of a log."""
+
+
+def random_words(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
+    """Return 64 random bits for each counter (splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(counter, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
+        x = (x ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        return x ^ (x >> np.uint64(31))
+
+
+def uniform(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
+    """Return uniform numbers in (0, 1)."""
+    words = random_words(seed, stream, counter)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
+
+
+def normal(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
+    """Return normal numbers (Box and Muller); the streams `stream` and `stream + 500` are used."""
+    radius = np.sqrt(-2 * np.log(uniform(seed, stream, counter)))
+    return radius * np.cos(2 * np.pi * uniform(seed, stream + 500, counter))
+
+
+def power_law_ranks(u: Floats, size: int, exponent: float) -> Integers:
+    """Map uniform numbers to ranks from 1 to `size`, with frequencies rank^-exponent (not 1)."""
+    tail = 1 - exponent
+    # Inverse of the distribution function of a continuous power law on [1, size + 1).
+    rank = ((((size + 1.0) ** tail - 1) * u + 1) ** (1 / tail)).astype(np.int64)
+    return np.clip(rank, 1, size)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Return the probabilities of these logits."""
+    return 1 / (1 + np.exp(-logits))
+
+
+def draw_clicks(seed: int, stream: int, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
+    """Draw labels with these probabilities, [n]."""
+    return (uniform(seed, stream, rows) < probabilities).astype(np.int8)
+
+
+def intercept_for(rate: float, mean_with: Callable[[float], float]) -> float:
+    """Find by bisection the intercept at which `mean_with(intercept)` equals the rate."""
+    low, high = -20.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if mean_with(middle) > rate else (middle, high)
+    return middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +110,7 @@ class LogChunk:
 
     clicks: npt.NDArray[np.int8]
     probabilities: Floats
-    ids: npt.NDArray[np.int64]
+    ids: Integers
     text: memoryview
 
 
@@ -73,17 +129,7 @@ class LogSize(Settings):
 class LogWriter:
     """Writes one log, and at last the facts about it to `<name>.json` in the same folder.
 
-    Args:
-        path: file to write; compressed if the name ends in .gz.
-        size: of the log, with its seed.
-        overwrite: replace existing files.
-
-    Raises:
-        InputError: if there is too little memory, or a file cannot be written.
-
-    Attributes:
-        clicks: labels of all rows; filled when the rows are written.
-        probabilities: true probabilities of all rows; filled at the same time.
+    Its arrays `clicks` and `probabilities` of all rows are filled while the rows are written.
     """
 
     def __init__(self, path: Path, size: LogSize, *, overwrite: bool) -> None:
@@ -93,7 +139,13 @@ class LogWriter:
         self.path, self.rows, self.seed = path, size.rows, size.seed
         self.facts_path = path.with_name(path.name + ".json")
         check_writable(self.facts_path, overwrite=overwrite)
-        self.clicks, self.probabilities = _allocate(size.rows)
+        try:
+            self.clicks, self.probabilities = np.empty(size.rows, np.int8), np.empty(size.rows)
+        except (MemoryError, ValueError):  # too large for the memory, or for an array
+            needed = 9 * size.rows / 2**30
+            raise InputError(
+                f"`rows` {size.rows} needs {needed:,.0f} GiB of memory; use fewer rows"
+            ) from None
 
     def write(
         self,
@@ -105,11 +157,7 @@ class LogWriter:
     ) -> GeneratedLog:
         """Write all rows; first remove the facts about an earlier log of this name.
 
-        Args:
-            make: maps row numbers to these rows.
-            sizes: number of ids in each categorical column.
-            chunk_rows: rows generated at a time.
-            header: first line of the file.
+        `make` maps row numbers to these rows; `sizes` are the ids of each categorical column.
         """
         from tqdm import tqdm
 
@@ -119,30 +167,28 @@ class LogWriter:
         packed = self.path.suffix == ".gz"
         with atomic_write(self.path) as temporary, bar, _opened(temporary, packed) as file:
             file.write(header)
-            for numbers in _chunks(rows, chunk_rows):
+            for start in range(0, rows, chunk_rows):
+                numbers = np.arange(start, min(start + chunk_rows, rows), dtype=np.uint64)
                 chunk = make(numbers)
-                where = slice(int(numbers[0]), int(numbers[-1]) + 1)
+                where = slice(start, start + len(numbers))
                 self.clicks[where], self.probabilities[where] = chunk.clicks, chunk.probabilities
                 file.write(chunk.text)
                 for f, ever in enumerate(seen):
                     ever[chunk.ids[:, f]] = True
                 bar.update(len(numbers))
             self.facts_path.unlink(missing_ok=True)
-        return self._facts(sum(int(ever[1:].sum()) for ever in seen))
-
-    def write_facts(self, facts: GeneratedLog) -> None:
-        """Write the facts about the log; call this last."""
-        write_json(self.facts_path, asdict(facts))
-
-    def _facts(self, distinct_ids: int) -> GeneratedLog:
         return GeneratedLog(
-            rows=self.rows,
+            rows=rows,
             click_rate=float(self.clicks.mean()),
-            distinct_ids=distinct_ids,
+            distinct_ids=sum(int(ever[1:].sum()) for ever in seen),
             bayes_auc=auc_or_half(self.clicks, self.probabilities),
             bayes_log_loss=log_loss(self.clicks, self.probabilities),
             seed=self.seed,
         )
+
+    def write_facts(self, facts: GeneratedLog) -> None:
+        """Write the facts about the log; call this last."""
+        write_json(self.facts_path, asdict(facts))
 
 
 def lines_of_columns(columns: Sequence[ArrowColumn], *, separator: str) -> memoryview:
@@ -160,11 +206,6 @@ def lines_of_columns(columns: Sequence[ArrowColumn], *, separator: str) -> memor
     return memoryview(data)[ends[0] : ends[-1]]
 
 
-def _chunks(rows: int, size: int) -> Iterator[Words]:
-    for start in range(0, rows, size):
-        yield np.arange(start, min(start + size, rows), dtype=np.uint64)
-
-
 @contextmanager
 def _opened(path: Path, packed: bool) -> Iterator[IO[bytes]]:
     """Open a file to write; a gzip header without name and time makes equal logs equal files."""
@@ -174,17 +215,6 @@ def _opened(path: Path, packed: bool) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile("", "wb", compresslevel=3, fileobj=file, mtime=0) as stream:
             yield stream
-
-
-def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Allocate the clicks and probabilities of all rows."""
-    try:
-        return np.empty(rows, np.int8), np.empty(rows, np.float64)
-    except (MemoryError, ValueError):  # too large for the memory, or for an array
-        needed = 9 * rows / 2**30
-        raise InputError(
-            f"`rows` {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
-        ) from None
 
 
 def auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:

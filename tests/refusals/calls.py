@@ -18,8 +18,8 @@ from cowclip_merlin.online.producing.producer import EventTimes, Pace
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings
+from cowclip_merlin.synthetic.criteo_log import GroundTruthSettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream
-from cowclip_merlin.synthetic.ground_truth import GroundTruthSettings
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.training.run_settings import RunSettings

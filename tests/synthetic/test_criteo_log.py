@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from cowclip_merlin.synthetic.criteo_log import generate
-from cowclip_merlin.synthetic.ground_truth import (
+from cowclip_merlin.synthetic.criteo_log import (
     CARDINALITIES,
     CRITEO_ROWS,
     CROSSED,
@@ -18,6 +17,7 @@ from cowclip_merlin.synthetic.ground_truth import (
     MISSING_INTEGERS,
     GroundTruth,
     GroundTruthSettings,
+    generate,
 )
 
 

@@ -14,9 +14,8 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.synthetic.drifting_log import COLUMNS, generate_drifting
-from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
-from cowclip_merlin.synthetic.drifting_truth import (
+from cowclip_merlin.synthetic.drifting_log import (
+    COLUMNS,
     DAY,
     FIELDS,
     ITEM,
@@ -25,7 +24,9 @@ from cowclip_merlin.synthetic.drifting_truth import (
     START,
     DriftingTruth,
     DriftSettings,
+    generate_drifting,
 )
+from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
 
 ROWS = 60_000
 
