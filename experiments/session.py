@@ -1,52 +1,36 @@
-"""Connect one data set and its results folder: planned runs and existing results."""
+"""What experiments on data and on a log share: a results folder, and how runs are made."""
 
 from __future__ import annotations
 
-import shlex
+import io
+import logging
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from cowclip_merlin.addresses import FilePath
-from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
-from cowclip_merlin.experiments.planning.plan import DataVariant, PlannedRun, plan_runs
-from cowclip_merlin.experiments.planning.sizing import Sizing, sizing_for
-from cowclip_merlin.experiments.planning.sweep import any_finished, best_settings, plan_sweep
-from cowclip_merlin.experiments.results.folder import check_results_folder, read_tuned
-from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.experiments.running.derived_data import derive_data
-from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
-from cowclip_merlin.experiments.session_settings import SessionSettings
-from cowclip_merlin.system.folders import RESULTS_CSV
-from cowclip_merlin.targets import refuse_number_first
-from cowclip_merlin.training import RunSettings
-from cowclip_merlin.training.run import check_train_rows
-from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.prepared.folder import VALIDATION
+from cowclip_merlin import compat
+from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
+from cowclip_merlin.experiments.results import check_outputs_replaceable, check_results_folder
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.system.machine import PACKAGES, versions
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import Json, JsonObject
 
-if TYPE_CHECKING:
-    from cowclip_merlin.experiments.definitions.experiment import LogExperiment
-
-TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
-"""Kinds of experiments that train models."""
+NO_FIGURE = "no figure: every run diverged"
 
 
 class ResultsSession(ABC):
     """A data set or a log, and a results folder.
 
-    Attributes:
-        results_file: table of the folder with the finished runs.
-
-    Args:
-        out: the results folder.
-
     Raises:
         InputError: if the results folder is a folder of something else.
     """
 
-    results_file: ClassVar[str]
+    results_file: ClassVar[str]  # table of the finished runs
 
     def __init__(self, out: Path) -> None:
         check_results_folder(out)
@@ -62,7 +46,7 @@ class ResultsSession(ABC):
         """Describe the data and the model in one line."""
 
     @abstractmethod
-    def command(self, experiment: Experiment | LogExperiment) -> str:
+    def command(self, experiment: Any) -> str:
         """Return the command that repeats an experiment, with words for its paths."""
 
     def texts(self, experiment: Experiment | LogExperiment) -> dict[str, str]:
@@ -74,140 +58,110 @@ class ResultsSession(ABC):
         }
 
 
-class Session(ResultsSession):
-    """One data set and its results folder.
+class Runs(ABC):
+    """The runs of one experiment: plan, leave out the done, make, and write the outputs.
 
-    Raises:
-        InputError: if the data folder is not prepared, or has too few rows for the sizing, or the
-            results folder is a folder of something else.
+    `then` says what follows the missing runs, for a dry run.
     """
 
-    results_file = RESULTS_CSV
+    then = ""
 
-    def __init__(self, settings: SessionSettings) -> None:
-        super().__init__(settings.out)
-        self.settings = settings
-        data = PreparedData.load(settings.data)
-        refuse_number_first("an experiment", data.targets)
-        RunSettings(model="dcn", batch_size=1, **settings.layers).multi_task_of(data.targets)
-        self.context = RunContext(
-            data=data,
-            out=settings.out,
-            data_name=settings.name or _folder_name(settings.data),
-            device=settings.device,
-        )
+    def __init__(self, session: Any, experiment: Any) -> None:
+        self.session, self.experiment = session, experiment
 
-    @property
-    def variant(self) -> DataVariant:
-        """The share of the rows that the session uses."""
-        return DataVariant(fraction=self.settings.scale)
+    def check(self) -> None:
+        """Refuse an experiment that cannot run, or that would replace outputs of other data."""
+        session, name = self.session, self.experiment.name
+        check_outputs_replaceable(session.out, name, session.fingerprint)
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of this share, for tables and figures; runs have that of all rows."""
-        return self.variant.fingerprint(self.context.data)
+    @abstractmethod
+    def describe(self) -> str:
+        """Describe the data or the sizes of the runs in one line."""
 
-    def sizing(self, experiment: Experiment) -> Sizing:
-        """Return the batches and rates of an experiment on these data."""
-        check_train_rows(self.context.data)
-        given = self.settings
-        return sizing_for(
-            int(given.scale * self.context.data.rows["train"]),
-            preset=experiment.preset,
-            max_multiplier=given.max_multiplier,
-            steps=given.steps,
-            **({} if given.epochs is None else {"epochs": given.epochs}),
-        )
+    @abstractmethod
+    def pending(self) -> Sequence[Any]:
+        """Return the runs that have no result yet."""
 
-    def runs(self, experiment: Experiment) -> list[PlannedRun]:
-        """Return all runs of an experiment or sweep, with or without a result."""
-        if experiment.kind not in TRAINING_KINDS:
-            return []
-        given, sizing = self.settings, self.sizing(experiment)
-        options: dict[str, Any] = {
-            "seeds": given.seeds,
-            "update": given.update,
-            "fraction": given.scale,
-            "layers": given.layers,
-            "tuned": read_tuned(given.out, self.tuned_key(experiment)),
-        }
-        if experiment.kind == "sweep":
-            stored = VALIDATION in self.context.data.rows
-            return plan_sweep(
-                experiment, sizing, results_of=self._existing_results, stored=stored, **options
-            )
-        return plan_runs(experiment, sizing, **options)
+    @abstractmethod
+    def name(self, run: Any) -> str:
+        """Name a run in one line."""
 
-    def pending_runs(self, experiment: Experiment) -> list[PlannedRun]:
-        """Return the runs of the chosen lines that have no result yet."""
-        chosen, runs = self.settings.lines, self.runs(experiment)
-        return pending_runs([r for r in runs if not chosen or r.label in chosen], self.context)
+    @abstractmethod
+    def seconds(self, runs: Sequence[Any]) -> float | None:
+        """Estimate the time of runs; None if only the first one can tell."""
 
-    def results(self, experiment: Experiment) -> dict[PlannedRun, Result]:
-        """Return the existing results of an experiment's runs."""
-        return self._existing_results(self.runs(experiment))
+    def begin(self) -> None:  # noqa: B027
+        """Prepare the results folder, also if no run is missing."""
 
-    def _existing_results(self, runs: Sequence[PlannedRun]) -> dict[PlannedRun, Result]:
-        return existing_results(runs, self.context)
+    @abstractmethod
+    def make(self, run: Any) -> str:
+        """Make a run, or continue one that a signal stopped; record it, and say what it gave.
 
-    def tuned_key(self, experiment: Experiment) -> str:
-        """Return the key of tuned values: data and sizes, because values depend on the sizes."""
-        sizing = self.sizing(experiment)
-        return (
-            f"{self.context.fingerprint} {sizing.rows} rows, batches {sizing.base_batch} to "
-            f"{sizing.base_batch * sizing.max_multiplier}, {sizing.epochs} epochs, mlp "
-            + "-".join(map(str, self.settings.mlp))
-            + self.settings.multi_task_words
-        )
+        What a run continues from goes only after the run is recorded.
 
-    def is_complete(self, sweep: Experiment) -> bool:
-        """Return whether a sweep has all its results, and at least one run did not diverge."""
-        results = self.results(sweep)
-        return len(results) == len(self.runs(sweep)) and any_finished(results)
-
-    def best_settings(self, sweep: Experiment) -> RunSettings | None:
-        """Return the sweep's best settings, to train with; None before it has all its results.
-
-        Also None for a share of the rows, because all rows have another sizing.
+        Raises:
+            InputError: the data or a setting is wrong.
+            Stopped: a signal stops it.
         """
-        if self.settings.scale < 1 or not self.is_complete(sweep):
-            return None
-        return best_settings(self.results(sweep))
 
-    def data(self) -> PreparedData:
-        """Return the share of the data that the session uses."""
-        return derive_data(self.context.data, self.variant, self.context.out / "data")
-
-    def describe_data(self) -> str:
-        """Describe the data set and the model's width in one line."""
-        data, share = self.context.data, self.settings.scale
-        about = "about " if share < 1 else ""  # a random choice decides about each row
-        rows = ", ".join(
-            f"{about}{int(share * n):,} {split} rows" for split, n in data.rows.items()
-        )
-        widths = "-".join(map(str, self.settings.mlp))
-        ids = f"{sum(data.tables.values()):,} ids"
-        whole = " in the whole log" if share < 1 else ""
-        how = self.settings.multi_task_words
-        return f"{self.context.data_name}: {rows}, {ids}{whole}; MLP {widths}{how}"
-
-    def command(self, experiment: Experiment) -> str:
-        """Return the command that reproduces this; DATA and RESULTS stand for the two folders."""
-        usual = asdict(SessionSettings(data=Path(), out=Path()))
-        given = asdict(self.settings)
-        words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
-        words += [experiment.cli_name, "--data", "DATA", "--out", "RESULTS"]
-        for name, value in usual.items():
-            if name not in ("data", "out", "device", "lines") and given[name] != value:
-                words += [f"--{name.replace('_', '-')}", _argument(given[name])]
-        return shlex.join(words)
+    @abstractmethod
+    def write(self) -> Iterator[str]:
+        """Write the tables and figures, and yield the text to print."""
 
 
-def _folder_name(path: FilePath) -> str:
-    return path.resolve().name if isinstance(path, Path) else path.name
+def start_columns() -> JsonObject:
+    """Return the columns with the time, and with the running processes in the minute before."""
+    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"started": time, "load": round(os.getloadavg()[0], 2)}
 
 
-def _argument(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value!r}"  # all digits, because another share chooses other rows
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def machine_columns(machine: Mapping[str, Json]) -> JsonObject:
+    """Return the columns that say where (see `hardware`) and with what a run was made."""
+    made_with, shown = versions(), ("python", *PACKAGES)
+    return {
+        "revision": made_with.get("git_revision", made_with["cowclip_merlin"]),
+        "tensorflow": made_with["tensorflow"],
+        "hardware": describe_hardware(machine),
+        "versions": ", ".join(f"{k} {v}" for k, v in made_with.items() if k in shown),
+    }
+
+
+def describe_hardware(machine: Mapping[str, Json]) -> str:
+    """Describe the GPU, or the processor and its cores, from the output of `hardware`.
+
+    >>> cpu = {"gpus": 0, "gpu": "", "cores": 2, "processor": "AMD EPYC", "machine": "x86_64"}
+    >>> describe_hardware(cpu)
+    '2 CPU cores, AMD EPYC'
+    """
+    if machine["gpus"]:
+        return f"{machine['gpus']} x {machine['gpu'].split(', ')[0]}"
+    return f"{machine['cores']} CPU cores, {machine['processor'] or machine['machine']}"
+
+
+def settings_columns(settings: RunSettings, values: Hyperparameters) -> JsonObject:
+    """Return the columns with settings that runs on data and replays of a log share."""
+    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std")
+    given = ("model", "rule", "batch_size", "base_batch_size", "seed")
+    return {
+        **{name: getattr(values, name) for name in scaled},
+        **{name: getattr(settings, name) for name in given},
+        "mlp": "-".join(map(str, settings.mlp)),
+        "clip": settings.effective_clip,
+    }
+
+
+@contextmanager
+def quiet_training() -> Iterator[None]:
+    """Free earlier models, and hide what a training prints: the log of its run has it.
+
+    TensorFlow warns about tracing many functions, because each run traces its own.
+    """
+    compat.release_models()
+    logger = logging.getLogger("tensorflow")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(before)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.experiment_options import (
     add_common_options,
@@ -20,9 +19,8 @@ from cowclip_merlin.cli.options.experiment_options import (
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
-    from cowclip_merlin.experiments.session import Session
-
-Kind = TypeVar("Kind", "Experiment", "LogExperiment")
+    from cowclip_merlin.experiments.on_data.trainings import Session
+    from cowclip_merlin.experiments.session import ResultsSession
 
 HELP = "reproduce a table or figure of a paper on your data, next to the paper's numbers"
 EXAMPLES = """examples:
@@ -71,68 +69,53 @@ def run(args: argparse.Namespace) -> int:
             f"{on_data[0].cli_name} needs --data and {on_log[0].cli_name} needs --log; run them by "
             "two commands"
         )
-    if on_log:
-        return _run_on_log(args, on_log)
-    refuse_log_options(args, on_data[0].cli_name)
-    return run_session(args, on_data)
+    if on_data:
+        refuse_log_options(args, on_data[0].cli_name)
+        return run_on_data(args, on_data)
+    check_log_options(args, on_log[0].cli_name)
+    from cowclip_merlin.experiments.on_logs.log_runs import LogSession
+
+    return _run_each(args, LogSession(log_settings_from_args(args)), on_log)
 
 
-def _run_on_log(args: argparse.Namespace, experiments: Sequence[LogExperiment]) -> int:
-    """Run the experiments on a log."""
-    check_log_options(args, experiments[0].cli_name)
-    from cowclip_merlin.experiments.commands import dry_run, run_experiment
-    from cowclip_merlin.experiments.online.session import LogSession
-    from cowclip_merlin.experiments.results.folder import check_outputs_replaceable
+def run_on_data(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
+    """Run experiments or sweeps on prepared data."""
+    from cowclip_merlin.experiments.on_data.trainings import Session
 
-    session = LogSession(log_settings_from_args(args))
-    for each in experiments:
-        check_outputs_replaceable(session.settings.out, each.name, session.fingerprint)
-    return _run_each(args, experiments, partial(dry_run, session), partial(run_experiment, session))
+    return _run_each(args, Session(session_settings_from_args(args)), experiments)
 
 
 def _run_each(
     args: argparse.Namespace,
-    experiments: Sequence[Kind],
-    dry_run: Callable[[Kind], str],
-    run_experiment: Callable[[Kind], str],
+    session: ResultsSession,
+    experiments: Sequence[Experiment | LogExperiment],
 ) -> int:
     """Run the experiments, or list their runs; return the exit code."""
+    from cowclip_merlin.experiments.commands import check_experiment, dry_run, run_experiment
     from cowclip_merlin.training import Stopped
 
     for experiment in experiments:
+        check_experiment(session, experiment)
+    for experiment in experiments:
         if args.dry_run:
-            print(dry_run(experiment) + "\n")
+            print(dry_run(session, experiment) + "\n")
             continue
         try:
-            print("\n" + run_experiment(experiment) + "\n")
+            shown = run_experiment(session, experiment)
         except Stopped as stop:
             print("cowclip: stopped; run the same command again to resume", file=sys.stderr)
             return 128 + stop.signal_number
+        command = _train_command_text(session, experiment) if experiment.kind == "sweep" else ""
+        print(f"\n{shown}{command}\n")
     return 0
-
-
-def run_session(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
-    """Run experiments or sweeps on prepared data."""
-    from cowclip_merlin.experiments.commands import check_experiment, dry_run, run_experiment
-    from cowclip_merlin.experiments.session import Session
-
-    session = Session(session_settings_from_args(args))
-    for experiment in experiments:
-        check_experiment(session, experiment)
-
-    def run(experiment: Experiment) -> str:
-        shown = run_experiment(session, experiment)
-        sweep = experiment.kind == "sweep"
-        return shown + (_train_command_text(session, experiment) if sweep else "")
-
-    return _run_each(args, experiments, partial(dry_run, session), run)
 
 
 def _train_command_text(session: Session, sweep: Experiment) -> str:
     """Return the command that trains with a sweep's best settings, for the end of its text."""
     from cowclip_merlin.cli.train import train_command
+    from cowclip_merlin.experiments.on_data.trainings import Trainings
 
-    chosen = session.best_settings(sweep)
+    chosen = Trainings(session, sweep).best_settings()
     if chosen is None:
         return ""
     return f"\n\nto train with the best settings:\n  {train_command(chosen)}"

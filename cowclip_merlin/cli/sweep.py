@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.experiment import run_session
+from cowclip_merlin.cli.experiment import run_on_data
 from cowclip_merlin.cli.options.experiment_options import add_session_options
 
 HELP = "score a grid of base values on validation rows, and keep the best for experiments"
@@ -26,4 +26,4 @@ def run(args: argparse.Namespace) -> int:
     """Run the sweeps; return 128 + the signal's number after a signal."""
     from cowclip_merlin.experiments.definitions import load_experiments
 
-    return run_session(args, load_experiments(args.names, sweeps=True))
+    return run_on_data(args, load_experiments(args.names, sweeps=True))

@@ -3,7 +3,7 @@
 It generates and prepares a raw log in Criteo's format. Then it trains DeepFM at a small batch
 without the clip. At a large batch it trains without scaling, with CowClip and with the rule `sde`,
 and compares the results.
-Batches and rates follow from the number of rows (`cowclip_merlin.experiments.planning.sizing`).
+Batches and rates follow from the number of rows (`cowclip_merlin.experiments.sizing`).
 docs/quickstart.md explains the result.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError, error_message
-from cowclip_merlin.experiments.planning.sizing import sizing_for
+from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.system.files import read_json

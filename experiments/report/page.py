@@ -1,196 +1,294 @@
-"""Write the report page: sections of results folders, the machine, and all runs."""
+"""One self-contained page from results folders: headlines, tables, figures, and every run."""
 
 from __future__ import annotations
 
+import base64
 import html
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
+from cowclip_merlin import addresses
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import (
     LogExperiment,
     experiment_names,
     load_experiment,
 )
-from cowclip_merlin.experiments.figures.files import FigureFile
-from cowclip_merlin.experiments.report.results_folder import ResultsFolder, read_results_folder
-from cowclip_merlin.experiments.report.svg import inline_svg
-from cowclip_merlin.experiments.report.table_view import Headline, TableView, headline, view_table
-from cowclip_merlin.experiments.report.verdicts import count_verdicts, gain_cells, judged_cells
-from cowclip_merlin.experiments.results.result import ReplayResult, Result
-from cowclip_merlin.experiments.tables.table import NOISE, Table
-from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.experiments.figures import FigureFile, read_figure
+from cowclip_merlin.experiments.report.verdicts import (
+    MINUS,
+    Headline,
+    count_verdicts,
+    headline,
+    judged_cells,
+    reference_cell,
+)
+from cowclip_merlin.experiments.results import (
+    ReplayResult,
+    Result,
+    TunedValues,
+    read_replays,
+    read_results,
+    tuned_by_size,
+)
+from cowclip_merlin.experiments.tables import NOISE, Cell, Table, read_table
+from cowclip_merlin.system.files import atomic_write, check_writable, read_json
 
 
-def environment(folder: ResultsFolder) -> list[tuple[str, str]]:
+@dataclass(frozen=True, kw_only=True)
+class ResultsFolder:
+    """Content of a results folder."""
+
+    path: Path
+    title: str  # names of the data sets
+    results: Sequence[Result]  # on prepared data, in the order in which they ended
+    replays: Sequence[ReplayResult]  # of logs; one for each sync interval
+    tables: Sequence[Table]
+    figures: Sequence[FigureFile]
+    versions: Mapping[str, Sequence[str]]  # package -> those that the runs used
+    tuned: Mapping[str, TunedValues]  # by sizes
+
+    @property
+    def of_log(self) -> bool:
+        """Whether there are replays or tables of experiments on a log."""
+        return bool(self.replays) or any(table.on_log for table in self.tables)
+
+    @property
+    def of_data(self) -> bool:
+        """Whether there are runs or tables on prepared data, or nothing of a log."""
+        tables = any(not table.on_log for table in self.tables)
+        return bool(self.results) or tables or not self.of_log
+
+
+def read_results_folder(path: str | Path) -> ResultsFolder:
+    """Read a results folder.
+
+    Raises:
+        InputError: if it is missing, has no results, or a file in it is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder; give a results folder of cowclip experiment")
+    if (path / "config.json").is_file():
+        raise InputError(
+            f"{path}: is one run, which cowclip inspect shows; give a results folder of experiments"
+        )
+    results, replays = read_results(path), read_replays(path)
+    tables = [read_table(file) for file in _files(path / "tables", "*.json")]
+    # The texts of all figures, also missing ones, which then fail to read.
+    figures = _files(path / "figures", "*.json", "*.svg")
+    drawn = [read_figure(file) for file in dict.fromkeys(x.with_suffix(".json") for x in figures)]
+    if not (results or replays or tables or drawn):
+        raise InputError(f"{path}: has no results; create them with cowclip experiment")
+    # If a data set has several names, the last.
+    names = {each.data_fingerprint: each.data for each in (*results, *replays) if each.data}
+    return ResultsFolder(
+        path=path,
+        title=", ".join(dict.fromkeys(names.values())) or path.resolve().name,
+        results=results,
+        replays=replays,
+        tables=tables,
+        figures=drawn,
+        versions=_versions(path, results) or _replay_versions(replays),
+        # Of the last run's data; other values belong to other data sets.
+        tuned=tuned_by_size(path, results[-1].data_fingerprint) if results else {},
+    )
+
+
+def _files(folder: Path, *patterns: str) -> list[Path]:
+    found = [file for pattern in patterns for file in folder.glob(pattern)]
+    return sorted(found, key=lambda file: natural_order(file.stem))
+
+
+def natural_order(name: str) -> tuple[object, ...]:
+    """Return a sort key: the paper's tables and figures first, by their numbers.
+
+    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural_order)
+    ['table2', 'table10', 'figure3', 'updates']
+    """
+    group = [name.startswith("table"), name.startswith("figure"), True].index(True)
+    return group, *addresses.natural_order(name)
+
+
+def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for result in results:
+        config = path / "runs" / result.run_id / "config.json"
+        if not config.exists():
+            continue
+        described = read_json(config)
+        versions = described.get("versions", {}) if isinstance(described, dict) else None
+        if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
+            raise InputError(f"{config}: does not have versions by name; delete the file")
+        for package, version in versions.items():
+            # The revision has a separate line, from the results.
+            if package != "git_revision" and version not in found.setdefault(package, []):
+                found[package].append(version)
+    return found
+
+
+def _replay_versions(replays: Sequence[ReplayResult]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in dict.fromkeys(replay.versions for replay in replays):
+        for package, _, version in (each.partition(" ") for each in text.split(", ")):
+            if version not in found.setdefault(package, []):
+                found[package].append(version)
+    return found
+
+
+def _environment(folder: ResultsFolder) -> list[tuple[str, str]]:
     """Return heading and text of each fact about the machine and the software."""
     runs = [*folder.results, *folder.replays]
     if not runs:
         return []
     starts = sorted(run.started for run in runs)
-    loads = [run.load for run in runs if math.isfinite(run.load)]
-    found = [
-        ("hardware", _distinct(run.hardware for run in runs)),
-        ("runs started (UTC)", _span(starts[0], starts[-1])),
-        ("revision", _distinct(run.revision for run in runs)),
-        ("TensorFlow", _distinct(run.tensorflow for run in runs)),
-        ("running processes before a run", _range(loads)),
-        ("data fingerprint", _distinct(run.data_fingerprint for run in runs)),
-        ("scores of", _distinct(run.split for run in folder.results)),
-    ]
-    packages = [f"{name} {', '.join(v)}" for name, v in folder.versions.items()]
-    found += [("versions", "; ".join(packages)), ("base values that sweeps chose", _tuned(folder))]
-    return [(k, v) for k, v in found if v]
-
-
-def _tuned(folder: ResultsFolder) -> str:
-    """Format values by group: "cowclip" and "baseline" apply to all lines, others to one."""
-    return "; ".join(
+    loads = sorted(run.load for run in runs if math.isfinite(run.load))
+    tuned = [
         f"{group}{f' ({size})' if len(folder.tuned) > 1 else ''}: "
         + ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-        for size, tuned in folder.tuned.items()
-        for group, values in tuned.items()
-    )
+        for size, groups in folder.tuned.items()
+        for group, values in groups.items()
+    ]
+    found = {
+        "hardware": _distinct(run.hardware for run in runs),
+        "runs started (UTC)": _span(starts),
+        "revision": _distinct(run.revision for run in runs),
+        "TensorFlow": _distinct(run.tensorflow for run in runs),
+        "running processes before a run": _span([f"{load:g}" for load in loads]),
+        "data fingerprint": _distinct(run.data_fingerprint for run in runs),
+        "scores of": _distinct(run.split for run in folder.results),
+        "versions": "; ".join(f"{name} {', '.join(v)}" for name, v in folder.versions.items()),
+        "base values that sweeps chose": "; ".join(tuned),
+    }
+    return [(name, text) for name, text in found.items() if text]
 
 
 def _distinct(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(value for value in values if value))
 
 
-def _span(first: str, last: str) -> str:
-    return first if first == last else f"{first} to {last}"
-
-
-def _range(loads: Sequence[float]) -> str:
-    return _span(f"{min(loads):g}", f"{max(loads):g}") if loads else ""
-
-
-RUN_COLUMNS = (
-    "run", "variant", "model", "batch", "rule", "clip", "update", "embedding lr", "dense lr", "L2",
-    "r, zeta", "init, warm-up", "epochs", "seed", "AUC %", "its standard error",
-    "best AUC % (epoch)", "log loss", "rows/s", "minutes",
-)  # fmt: skip
-
-REPLAY_COLUMNS = (
-    "run", "synced every", "log", "admit", "ttl, s", "model", "batch", "rule", "clip",
-    "embedding lr", "dense lr", "L2", "r, zeta", "init", "seed", "AUC %", "log loss", "scored",
-    "ids kept", "expired", "rows/s", "minutes",
-)  # fmt: skip
-
-
-def run_rows(runs: Sequence[Result]) -> list[list[str]]:
-    """Format every run as text, in the order of `RUN_COLUMNS`."""
-    several = len({run.data_fingerprint for run in runs}) > 1
-    return [_row(run, f"{run.data} {run.variant}" if several else run.variant) for run in runs]
-
-
-def _row(run: Result, variant: str) -> list[str]:
-    best = f"{_percent(run.best_auc)} ({run.best_epoch})" if run.best_epoch else ""
-    ended = run.status != "diverged"
-    return [
-        run.run_id,
-        variant,
-        f"{run.model}, {run.optimizer}",
-        f"{run.batch_size:,}",
-        run.rule,
-        run.clip,
-        run.update,
-        f"{run.embedding_lr:.4g}",
-        f"{run.dense_lr:.4g}",
-        f"{run.l2:.4g}",
-        f"{run.r:g}, {run.zeta:g}",
-        f"{run.init_std:g}, {run.warmup_epochs:g}",
-        str(run.epochs),
-        str(run.seed),
-        _percent(run.auc) if ended else "diverged",
-        "" if run.auc_error is None else _percent(run.auc_error),
-        best,
-        f"{run.log_loss:.5f}" if ended and math.isfinite(run.log_loss) else "",
-        f"{run.rows_per_second:,.0f}",
-        f"{run.seconds / 60:.1f}",
-    ]
+def _span(ordered: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else ""
 
 
 def _percent(auc: float) -> str:
     return f"{100 * auc:.3f}" if math.isfinite(auc) else ""
 
 
-def replay_rows(replays: Sequence[ReplayResult]) -> list[list[str]]:
-    """Format every replay and sync interval as text, in the order of `REPLAY_COLUMNS`."""
-    return [_replay_row(replay) for replay in replays]
+def _auc(run: Result | ReplayResult) -> str:
+    return _percent(run.auc) if run.status == "done" else "diverged"
 
 
-def _replay_row(replay: ReplayResult) -> list[str]:
-    ended = replay.status == "done"
-    return [
-        replay.run_id,
-        replay.sync,
-        replay.data,
-        replay.admit,
-        replay.ttl,
-        f"{replay.model}, {replay.mlp}",
-        f"{replay.batch_size:,}",
-        replay.rule,
-        replay.clip,
-        f"{replay.embedding_lr:.4g}",
-        f"{replay.dense_lr:.4g}",
-        f"{replay.l2:.4g}",
-        f"{replay.r:g}, {replay.zeta:g}",
-        f"{replay.init_std:g}",
-        str(replay.seed),
-        _percent(replay.auc) if ended else "diverged",
-        f"{replay.log_loss:.5f}" if ended else "",
-        f"{replay.scored:,}",
-        f"{replay.ids_kept:,}",
-        f"{replay.expired:,}",
-        f"{replay.rows_per_second:,.0f}",
-        f"{replay.seconds / 60:.1f}",
-    ]
+def _log_loss(run: Result | ReplayResult) -> str:
+    return f"{run.log_loss:.5f}" if run.status == "done" else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageFigure:
-    """A figure on the page.
+_BATCH: Mapping[str, Callable[[Any], str]] = {
+    "batch": lambda run: f"{run.batch_size:,}",
+    "rule": lambda run: run.rule,
+    "clip": lambda run: run.clip,
+}
+_RATES: Mapping[str, Callable[[Any], str]] = {
+    "embedding lr": lambda run: f"{run.embedding_lr:.4g}",
+    "dense lr": lambda run: f"{run.dense_lr:.4g}",
+    "L2": lambda run: f"{run.l2:.4g}",
+    "r, zeta": lambda run: f"{run.r:g}, {run.zeta:g}",
+}
+_SPEED: Mapping[str, Callable[[Any], str]] = {
+    "rows/s": lambda run: f"{run.rows_per_second:,.0f}",
+    "minutes": lambda run: f"{run.seconds / 60:.1f}",
+}
+RUN_COLUMNS: Mapping[str, Callable[[Result], str]] = {
+    "run": lambda run: run.run_id,
+    "variant": lambda run: run.variant,
+    "model": lambda run: f"{run.model}, {run.optimizer}",
+    **_BATCH,
+    "update": lambda run: run.update,
+    **_RATES,
+    "init, warm-up": lambda run: f"{run.init_std:g}, {run.warmup_epochs:g}",
+    "epochs": lambda run: str(run.epochs),
+    "seed": lambda run: str(run.seed),
+    "AUC %": _auc,
+    "its standard error": lambda run: "" if run.auc_error is None else _percent(run.auc_error),
+    "best AUC % (epoch)": lambda run: (
+        f"{_percent(run.best_auc)} ({run.best_epoch})" if run.best_epoch else ""
+    ),
+    "log loss": _log_loss,
+    **_SPEED,
+}
+"""Heading of a column of all runs -> its text of a run."""
 
-    Attributes:
-        anchor: id of the element.
-        text: title, caption and so on.
-        svg: the drawing as an element.
-    """
+REPLAY_COLUMNS: Mapping[str, Callable[[ReplayResult], str]] = {
+    "run": lambda replay: replay.run_id,
+    "synced every": lambda replay: replay.sync,
+    "log": lambda replay: replay.data,
+    "admit": lambda replay: replay.admit,
+    "ttl, s": lambda replay: replay.ttl,
+    "model": lambda replay: f"{replay.model}, {replay.mlp}",
+    **_BATCH,
+    **_RATES,
+    "init": lambda replay: f"{replay.init_std:g}",
+    "seed": lambda replay: str(replay.seed),
+    "AUC %": _auc,
+    "log loss": _log_loss,
+    "scored": lambda replay: f"{replay.scored:,}",
+    "ids kept": lambda replay: f"{replay.ids_kept:,}",
+    "expired": lambda replay: f"{replay.expired:,}",
+    **_SPEED,
+}
+"""The same of all replays and sync intervals."""
+
+
+class PageFigure(NamedTuple):
+    """A figure on the page: id of its element, texts, address of the drawing, width in pixels."""
 
     anchor: str
     text: FigureFile
-    svg: str
+    source: str
+    width: float
+
+
+class CellView(NamedTuple):
+    """One cell as text; `kind` is the CSS class of its color, `words` are for screen readers."""
+
+    kind: str
+    value: str
+    spread: str
+    sign: str
+    words: str
+    published: str
+    seeds: str  # if they differ from those of most cells
+    note: str  # letter of the note below the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableView:
+    """One table as text, with the figures of the same results."""
+
+    table: Table
+    anchor: str
+    rows: Sequence[tuple[str, Sequence[CellView]]]
+    notes: Sequence[tuple[str, str]]  # letter, or "", and text
+    legend: str
+    counts: Sequence[int | str]  # cells: better, within noise, worse, measured, not run
+    figures: Sequence[PageFigure]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One results folder, ready for the template.
-
-    Attributes:
-        anchor: id of the section.
-        folder: the results folder.
-        headline: the answer for its data set.
-        overview: for each table, its view and the numbers of cells: better, within noise, worse
-            (empty without a comparison), measured, and not run.
-        tables: tables as text, each with the figures of the same results.
-        figures: the other figures.
-        missing: heading and list of experiments or lines that were not run.
-        environment: heading and text.
-        runs: one list of texts per run on prepared data.
-        replays: one list of texts per replay of a log and sync interval.
-    """
+    """One results folder, ready for the template."""
 
     anchor: str
     folder: ResultsFolder
     headline: Headline
-    overview: Sequence[tuple[TableView, Sequence[int | str]]]
-    tables: Sequence[tuple[TableView, Sequence[PageFigure]]]
-    figures: Sequence[PageFigure]
+    tables: Sequence[TableView]
+    figures: Sequence[PageFigure]  # those of no table
     missing: Sequence[tuple[str, Sequence[str]]]
     environment: Sequence[tuple[str, str]]
     runs: Sequence[Sequence[str]]
@@ -199,24 +297,24 @@ class Section:
 
 def make_section(folder: ResultsFolder, anchor: str) -> Section:
     """Make the section of one results folder."""
-    tables = [view_table(table, anchor=f"{anchor}-{table.name}") for table in folder.tables]
-    figures = [_figure(folder, figure, anchor) for figure in folder.figures]
-    sources = [source_table(figure.text.name, folder.tables) for figure in figures]
-    by_table = {
-        name: [figure for figure, source in zip(figures, sources) if source == name]
-        for name in dict.fromkeys(sources)
-    }
+    by_table: dict[str | None, list[PageFigure]] = {}
+    for figure in folder.figures:
+        source = source_table(figure.name, folder.tables)
+        by_table.setdefault(source, []).append(_figure(folder, figure, anchor))
+    runs = folder.results
+    if len({run.data_fingerprint for run in runs}) > 1:
+        runs = [replace(run, variant=f"{run.data} {run.variant}") for run in runs]
+    head = (folder.title, folder.tables, folder.results, folder.replays)
     return Section(
         anchor=anchor,
         folder=folder,
-        headline=headline(folder),
-        overview=[(table, _counts(table.table)) for table in tables],
-        tables=[(table, by_table.get(table.table.name, [])) for table in tables],
+        headline=headline(*head, of_data=folder.of_data),
+        tables=[_view(table, anchor, by_table.get(table.name, [])) for table in folder.tables],
         figures=by_table.get(None, []),
         missing=_missing(folder),
-        environment=environment(folder),
-        runs=run_rows(folder.results),
-        replays=replay_rows(folder.replays),
+        environment=_environment(folder),
+        runs=[[text(run) for text in RUN_COLUMNS.values()] for run in runs],
+        replays=[[text(each) for text in REPLAY_COLUMNS.values()] for each in folder.replays],
     )
 
 
@@ -234,11 +332,24 @@ def source_table(figure: str, tables: Sequence[Table]) -> str | None:
 
 
 def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> PageFigure:
-    where = str(folder.path / "figures" / f"{figure.name}.svg")
+    """Put a drawing into an address of data, in which no script runs and nothing is loaded."""
+    where = folder.path / "figures" / f"{figure.name}.svg"
+    try:
+        root = ElementTree.fromstring(figure.svg)
+    except ElementTree.ParseError as error:
+        raise InputError(f"{where}: damaged SVG ({error}); write it again") from None
+    box = root.attrib.get("viewBox")
+    if root.tag.rpartition("}")[2] != "svg" or box is None:
+        raise InputError(f"{where}: not an SVG with a viewBox; write it again")
+    try:
+        _, _, points, _ = map(float, re.split(r"[\s,]+", box.strip()))
+    except ValueError:
+        raise InputError(
+            f"{where}: viewBox is {box!r:.40}, not four numbers; write it again"
+        ) from None
+    data = base64.b64encode(figure.svg.encode()).decode()
     name = f"{anchor}-figure-{figure.name}"
-    return PageFigure(
-        anchor=name, text=figure, svg=inline_svg(figure, prefix=f"{name}-", where=where)
-    )
+    return PageFigure(name, figure, f"data:image/svg+xml;base64,{data}", points * 96 / 72)
 
 
 def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
@@ -249,21 +360,95 @@ def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
     missing = [(table.title, table.missing) for table in folder.tables if table.missing]
     made = {one.name for one in (*folder.tables, *folder.figures)}
     known = [load_experiment(name) for name in experiment_names() if name not in made]
-    fit = {True: bool(folder.replays or folder.log_tables), False: folder.has_data_tables}
+    fit = {True: folder.of_log, False: folder.of_data}
     absent = [each.title for each in known if fit[isinstance(each, LogExperiment)]]
     return [*missing, ("Experiments that were not run", absent)] if absent else missing
 
 
-def _counts(table: Table) -> list[int | str]:
-    numbers = list(gain_cells(table) if table.on_log else judged_cells(table))
-    verdicts = [count_verdicts(numbers, k) if numbers else "" for k in ("better", "noise", "worse")]
+def _view(table: Table, anchor: str, figures: Sequence[PageFigure]) -> TableView:
     cells = [cell for _, row in table.rows for cell in row]
+    runs = Counter(cell.runs for cell in cells if cell.mean is not None)
+    seeds = runs.most_common(1)[0][0] if runs else 0  # that most measured cells have
+    letters = _note_letters(cells)
+    reference = reference_cell(table)
+    # The table's note is "line, x8: note" where that of its cell is "note".
+    repeated = tuple(f": {note}" for note in letters)
+    others = [("", note) for note in table.notes if not f": {note}".endswith(repeated)]
+    judged = judged_cells(table)
+    verdicts = count_verdicts(judged) if judged else ("", "", "")
     measured = sum(cell.mean is not None for cell in cells)
     absent = sum(cell.mean is None and cell.text == "not run" for cell in cells)
-    return [*verdicts, measured, absent]
+    return TableView(
+        table=table,
+        anchor=f"{anchor}-{table.name}",
+        rows=[
+            (
+                heading,
+                [
+                    _cell(cell, decimals, letters, seeds, cell is reference)
+                    for cell, decimals in zip(row, table.column_decimals(), strict=True)
+                ],
+            )
+            for heading, row in table.rows
+        ],
+        notes=[*((letter, note) for note, letter in letters.items()), *others],
+        legend=_legend(table, cells, seeds),
+        counts=[*verdicts, measured, absent],
+        figures=figures,
+    )
 
 
-_TEMPLATES = Path(__file__).parent
+_SIGNS = {"better": "+", "worse": MINUS, "noise": "=", "": ""}
+_WORDS = {"better": "better", "worse": "worse", "noise": "within noise", "": ""}
+
+
+def _cell(
+    cell: Cell, decimals: int, letters: Mapping[str, str], seeds: int, is_reference: bool
+) -> CellView:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.{decimals}f}".replace("-", MINUS)
+
+    measured = cell.mean is not None
+    kind = "absent" if cell.text in ("", "not run", "diverged") else "text"
+    if measured:
+        kind = "reference" if is_reference else cell.verdict
+    return CellView(
+        kind=kind,
+        value=number(cell.mean) if measured else cell.text,
+        spread="" if cell.spread is None else f"±{number(cell.spread)}",
+        sign=_SIGNS[cell.verdict],
+        words="the reference" if is_reference else _WORDS[cell.verdict],
+        published=number(cell.published),
+        seeds=_counted(cell.runs, "seed") if measured and cell.runs != seeds else "",
+        note=letters.get(cell.note, ""),
+    )
+
+
+def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return note -> letter; equal notes share one letter, and the 27th note has two letters."""
+
+    def letters(index: int) -> str:
+        rest, last = divmod(index, 26)
+        return (letters(rest - 1) if rest else "") + chr(ord("a") + last)
+
+    notes = dict.fromkeys(cell.note for cell in cells if cell.note)
+    return {note: letters(index) for index, note in enumerate(notes)}
+
+
+def _legend(table: Table, cells: Sequence[Cell], seeds: int) -> str:
+    parts = [table.unit]
+    if seeds > 1:
+        parts.append(f"mean ± standard deviation over {_counted(seeds, 'seed')}")
+    elif seeds == 1 and table.reference:
+        parts.append("one seed, so no spread and no verdict")
+    if any(cell.published is not None for cell in cells):
+        parts.append("“paper”: the published number")
+    text = "; ".join(parts) + "."
+    return text[0].upper() + text[1:]
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> str:
@@ -288,52 +473,48 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; create it first")
     check_writable(out, overwrite=overwrite)
-    read = distinguish([read_results_folder(path) for path in folders])
+    read = [read_results_folder(path) for path in folders]
+    times = Counter(folder.title for folder in read)
+    read = [
+        replace(each, title=f"{each.title} ({each.path})") if times[each.title] > 1 else each
+        for each in read
+    ]
     sections = [make_section(folder, f"d{n}") for n, folder in enumerate(read, 1)]
-    page = render(sections)
+    page = _render(sections)
     with atomic_write(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
-    return summary(sections, len(page.encode()))
+    counts = {
+        "results folder": len(sections),
+        "table": sum(len(s.tables) for s in sections),
+        "figure": sum(len(s.folder.figures) for s in sections),
+        "run": sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections),
+    }
+    counted = ", ".join(_counted(number, name) for name, number in counts.items())
+    return f"{counted}, {len(page.encode()) / 1000:,.0f} kB"
 
 
-def distinguish(folders: Sequence[ResultsFolder]) -> list[ResultsFolder]:
-    """Add the path to the titles of results folders that have the same title."""
-    times = Counter(folder.title for folder in folders)
-    return [
-        replace(folder, title=f"{folder.title} ({folder.path})")
-        if times[folder.title] > 1
-        else folder
-        for folder in folders
-    ]
-
-
-def render(sections: Sequence[Section]) -> str:
-    """Render the whole page."""
+def _render(sections: Sequence[Section]) -> str:
     import jinja2
 
+    templates = Path(__file__).parent
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader(templates),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["prose"] = prose
+    cowclip = any(section.folder.of_data for section in sections)
+    monolith = any(section.folder.of_log for section in sections)
     return environment.get_template("page.html").render(
         sections=sections,
-        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        style=(templates / "page.css").read_text(encoding="utf-8"),
         noise=NOISE,
-        run_columns=RUN_COLUMNS,
-        replay_columns=REPLAY_COLUMNS,
-        papers=papers(sections),
+        run_columns=list(RUN_COLUMNS),
+        replay_columns=list(REPLAY_COLUMNS),
+        papers=["CowClip"] * cowclip + ["Monolith"] * monolith,
     )
-
-
-def papers(sections: Sequence[Section]) -> list[str]:
-    """Return the papers that the results belong to: CowClip, Monolith or both."""
-    cowclip = any(section.folder.has_data_tables for section in sections)
-    monolith = any(section.folder.replays or section.folder.log_tables for section in sections)
-    return ["CowClip"] * cowclip + ["Monolith"] * monolith
 
 
 def prose(text: str) -> str:
@@ -343,18 +524,3 @@ def prose(text: str) -> str:
     '<code>exact</code> &lt; <code>dense</code>'
     """
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
-
-
-def summary(sections: Sequence[Section], size: int) -> str:
-    """Summarize the page in one line."""
-    tables = sum(len(s.tables) for s in sections)
-    figures = sum(len(s.folder.figures) for s in sections)
-    runs = sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections)
-    parts = [
-        (len(sections), "results folder"),
-        (tables, "table"),
-        (figures, "figure"),
-        (runs, "run"),
-    ]
-    counted = ", ".join(f"{n:,} {name}{'s' * (n != 1)}" for n, name in parts)
-    return f"{counted}, {size / 1000:,.0f} kB"

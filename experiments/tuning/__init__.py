@@ -1,5 +1,5 @@
 """Search hyper-parameters with Optuna, on validation rows."""
 
-from cowclip_merlin.experiments.tuning.tune import Tuned, tune
+from cowclip_merlin.experiments.tuning.search import Tuned, tune
 
 __all__ = ["Tuned", "tune"]

@@ -26,13 +26,7 @@ _DEFAULTS = {each.name: each.default for each in fields(RunSettings) if each.def
 
 
 def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
-    """Write all settings that have a value.
-
-    Args:
-        path: of the file, which is replaced.
-        settings: of a run.
-        comment: one line for the top of the file.
-    """
+    """Write all settings that have a value, below a comment of one line."""
     import yaml
 
     values = {name: value for name, value in settings.as_dict().items() if name in _SETTINGS}
@@ -46,9 +40,6 @@ def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
 
 def read_settings(path: FilePath) -> JsonObject:
     """Read a file of `write_settings`, or one by hand, in which any key may be missing.
-
-    Args:
-        path: of the file.
 
     Returns:
         Attribute of `RunSettings`, or name of a rate -> value.
@@ -85,32 +76,23 @@ def read_settings(path: FilePath) -> JsonObject:
 
 def _placeholders(given: Mapping[str, Json]) -> JsonObject:
     """Return values for what options may add: what must be given, and what others depend on."""
-    optimizer = "adagrad" if "initial_accumulator" in given else "adam"
-    usual = {"model": choices.MODELS[0], "batch_size": 1}
-    given_rows = given.get("validation_split") == "given"
-    return usual | {"validation_fraction": 0 if given_rows else 0.5, "optimizer": optimizer}
+    return {
+        "model": choices.MODELS[0],
+        "batch_size": 1,
+        "validation_fraction": 0 if given.get("validation_split") == "given" else 0.5,
+        "optimizer": "adagrad" if "initial_accumulator" in given else "adam",
+    }
 
 
 def _value(path: FilePath, name: Json, value: Json) -> Json:
     """Return the value of a key; YAML reads 1e-5, without a point, as text."""
-    _check_known(path, name)
-    if name in OVERRIDES or _SETTINGS[name].startswith("float"):
-        if value is None and name not in OVERRIDES:
-            return None
-        return _number(path, name, value)
-    return value
-
-
-def _check_known(path: FilePath, name: Json) -> None:
     known = (*_SETTINGS, *OVERRIDES)
-    if name in known:
-        return
-    near = difflib.get_close_matches(str(name).replace("-", "_"), known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
-    raise InputError(f"{path}: unknown key {name!r:.40}; {hint}")
-
-
-def _number(path: Path, name: str, value: Json) -> float:
+    if name not in known:
+        near = difflib.get_close_matches(str(name).replace("-", "_"), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+        raise InputError(f"{path}: unknown key {name!r:.40}; {hint}")
+    if name not in OVERRIDES and (value is None or not _SETTINGS[name].startswith("float")):
+        return value
     try:
         if isinstance(value, bool):
             raise ValueError("a bool is an int, too")

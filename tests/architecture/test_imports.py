@@ -142,8 +142,8 @@ ORDERS = {
     "online": ("logs", "events", "producing", "joining", "sync", "training", "replaying"),
     # The report reads results folders; nothing imports it.
     "experiments": (
-        "definitions", "results", "planning", "running", "tables", "figures", "tuning",
-        "session_settings", "session", "runs", "outputs", "online", "commands", "report",
+        "definitions", "results", "sizing", "tables", "figures", "settings", "session",
+        "on_data", "on_logs", "commands", "tuning", "report",
     ),
 }  # fmt: skip
 TYPES = {("sync", "training")}  # the publisher names the trainer as a type

@@ -17,7 +17,7 @@ from small_experiment import MINE, RULES, SWEEP, SYNC, experiment, run_on_log
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.experiments.running import runner
+from cowclip_merlin.experiments.on_data import trainings
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def mine(tmp_path):
 def run_and_keep(folder, text, data, *more, verb="experiment"):
     """Run a file; keep results, what was printed, and the tables that were there at each start."""
     (folder / "mine.yaml").write_text(text)
-    tables, train = [], runner._train
+    tables, train = [], trainings.train
 
     def counting(*args, **kwargs):
         variables = [x for x in gc.get_objects() if isinstance(x, compat.tensorflow().Variable)]
@@ -60,7 +60,7 @@ def run_and_keep(folder, text, data, *more, verb="experiment"):
 
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(runner, "_train", counting)
+        patch.setattr(trainings, "train", counting)
         assert experiment(folder / "mine.yaml", data, folder / "results", *more, verb=verb) == 0
     (folder / "tables.json").write_text(json.dumps(tables))
     (folder / "printed.txt").write_text(printed.getvalue())

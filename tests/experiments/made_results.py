@@ -9,8 +9,8 @@ import numpy as np
 
 from cowclip_merlin.diagnostics import figure_4
 from cowclip_merlin.experiments import figures
-from cowclip_merlin.experiments.results.result import example_result, write_results
-from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict, write_table
+from cowclip_merlin.experiments.results import example_result, write_results
+from cowclip_merlin.experiments.tables import Cell, Table, mean_cell, verdict, write_table
 
 BATCHES = tuple(256 * 2**i for i in range(8))
 SEEDS = (1, 2, 3)

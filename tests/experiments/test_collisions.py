@@ -8,18 +8,19 @@ import pytest
 from small_experiment import run_on_log
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.online.collision_runs import best_epoch, draw_collisions
-from cowclip_merlin.experiments.online.collisions import (
+from cowclip_merlin.experiments.on_logs.collisions import (
     LOADS,
     CollisionEpoch,
     CollisionSettings,
+    best_epoch,
+    draw_collisions,
     epoch_batches,
     hash_columns,
     read_events,
     run_collisions,
     split_rows,
 )
-from cowclip_merlin.experiments.tables.table import read_table
+from cowclip_merlin.experiments.tables import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.events.features import load_features

@@ -13,8 +13,8 @@ from small_experiment import experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.plan import DataVariant
-from cowclip_merlin.experiments.running.derived_data import derive_data, renumbered_ids
+from cowclip_merlin.experiments.on_data.derived_data import derive_data, renumbered_ids
+from cowclip_merlin.experiments.on_data.plan import DataVariant
 from cowclip_merlin.loading import read_columns
 from cowclip_merlin.workflows import PreparedData, read_counts
 from cowclip_merlin.workflows.prepared.folder import checksums

@@ -13,10 +13,10 @@ from small_experiment import run_on_log
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
-from cowclip_merlin.experiments.online import replay_outputs, replay_runs, session
-from cowclip_merlin.experiments.online.replay_runs import line_features
-from cowclip_merlin.experiments.results.result import read_replays
-from cowclip_merlin.experiments.tables.table import read_table
+from cowclip_merlin.experiments.on_logs import log_runs, replays
+from cowclip_merlin.experiments.on_logs.replays import line_features
+from cowclip_merlin.experiments.results import read_replays
+from cowclip_merlin.experiments.tables import read_table
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 
@@ -61,7 +61,7 @@ def test_a_hash_has_only_what_was_changed(drifting_log):
     """A new attribute of a column would otherwise rename all earlier runs."""
     features = load_features(drifting_log / "log.csv.yaml")
     item = {"name": "item", "rules": {"ttl": 5 * 86_400}}
-    changed = session._changed(features)
+    changed = log_runs._changed(features)
     assert changed["categorical"][:2] == [{"name": "user"}, item]
     assert changed["continuous"] == [{"name": "price"}]
 
@@ -105,7 +105,7 @@ def test_nothing_is_repeated(replayed, drifting_log, definitions, monkeypatch, c
     def refused(*_, **__):
         raise AssertionError("no run is missing")
 
-    monkeypatch.setattr(replay_runs, "replay_log", refused)
+    monkeypatch.setattr(replays, "replay_log", refused)
     before = (replayed / "results/replays.csv").read_bytes()
     assert run_on_log(drifting_log, definitions, replayed / "results", "sync", "rules") == 0
     assert (replayed / "results/replays.csv").read_bytes() == before
@@ -216,8 +216,7 @@ def test_a_long_log_is_drawn_by_day(replayed, monkeypatch):
     session_results = {"never": read_replays(replayed / "results")[:1]}
     experiment = load_experiment("monolith_sync")
     runs = replayed / "results/runs"
-    found = {label: {1: each[0]} for label, each in session_results.items()}
     for most, words in ((14, "hour"), (1, "day")):
-        monkeypatch.setattr(replay_outputs, "MOST_DAYS", most)
-        (axes,) = replay_outputs.draw_over_time(experiment, found, runs).axes
+        monkeypatch.setattr(replays, "MOST_DAYS", most)
+        (axes,) = replays.draw_over_time(experiment, session_results, runs).axes
         assert axes.get_ylabel() == f"AUC of each {words}, %"

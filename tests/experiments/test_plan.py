@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
-from cowclip_merlin.experiments.planning.plan import (
+from cowclip_merlin.experiments.on_data import estimate
+from cowclip_merlin.experiments.on_data.plan import (
     describe_infeasible,
+    expand_sweep,
     feasible_multipliers,
     plan_runs,
 )
-from cowclip_merlin.experiments.planning.sizing import MAX_LR, PAPER_ROWS, sizing_for
-from cowclip_merlin.experiments.planning.sweep import expand_sweep
-from cowclip_merlin.experiments.results.result import example_result
-from cowclip_merlin.experiments.running import estimate
-from cowclip_merlin.experiments.tables.run_table import run_table
+from cowclip_merlin.experiments.on_data.run_tables import run_table
+from cowclip_merlin.experiments.results import example_result
+from cowclip_merlin.experiments.sizing import MAX_LR, PAPER_ROWS, sizing_for
 from cowclip_merlin.scaling import RULES, scale
 
 PAPER = sizing_for(PAPER_ROWS)

@@ -3,16 +3,14 @@
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.results.folder import (
+from cowclip_merlin.experiments.on_data.trainings import score_columns
+from cowclip_merlin.experiments.results import (
     check_outputs_replaceable,
     check_results_folder,
-)
-from cowclip_merlin.experiments.results.result import (
     example_result,
     read_results,
     write_results,
 )
-from cowclip_merlin.experiments.running.runner import _scores
 from cowclip_merlin.system.folders import RESULT_TABLES
 
 GOOD = example_result(run_id="GOOD", config_hash="b", seconds=1.5)
@@ -29,7 +27,7 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     """Its metrics have the seconds since the last call; the speed tells those of all rows."""
     whole = {"test_auc": 0.75, "test_log_loss": 0.5, "seconds": 100.0, "rows_per_second": 1e4}
     rest = whole | {"seconds": 10.0}
-    found = _scores([whole, rest], "done", "test", 1_000_000)
+    found = score_columns([whole, rest], "done", "test", 1_000_000)
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 

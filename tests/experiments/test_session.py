@@ -13,13 +13,12 @@ from small_experiment import MINE, ONE, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments import commands, outputs, runs
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.results.result import read_results, write_results
-from cowclip_merlin.experiments.running import runner
-from cowclip_merlin.experiments.session import Session
-from cowclip_merlin.experiments.session_settings import SessionSettings, parse_fraction
-from cowclip_merlin.experiments.tables.table import (
+from cowclip_merlin.experiments.on_data import run_figures, trainings
+from cowclip_merlin.experiments.on_data.trainings import Session
+from cowclip_merlin.experiments.results import read_results, write_results
+from cowclip_merlin.experiments.settings import SessionSettings, parse_fraction
+from cowclip_merlin.experiments.tables import (
     Cell,
     Table,
     mean_cell,
@@ -112,8 +111,8 @@ def not_recorded(folder, result):
 @pytest.mark.parametrize(
     ("module", "name", "killed"),
     [
-        (runner, "shutil", SimpleNamespace(rmtree=half_removed)),
-        (runs, "append_result", not_recorded),
+        (trainings, "shutil", SimpleNamespace(rmtree=half_removed)),
+        (trainings, "append_result", not_recorded),
     ],
 )
 def test_killed_after_the_last_step_of_a_run(
@@ -135,7 +134,7 @@ def test_a_path_that_sounds_like_divergence_is_none(mine, data, tmp_path, monkey
     def refused(*_, **__):
         raise InputError("runs-diverged/runs: damaged checkpoint")
 
-    monkeypatch.setattr(runner, "train", refused)
+    monkeypatch.setattr(trainings, "train", refused)
     assert experiment(mine, data, tmp_path / "results", "--seeds", "1") == 2
     assert read_results(tmp_path / "results") == []
 
@@ -165,7 +164,7 @@ def test_a_dry_run_tells_what_it_trains_and_trains_nothing(mine, data, tmp_path,
 def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
     done = []
     for name in ("choose_device", "build_optimizer"):
-        monkeypatch.setattr(commands, name, lambda *a, _name=name, **_: done.append((_name, *a)))
+        monkeypatch.setattr(trainings, name, lambda *a, _name=name, **_: done.append((_name, *a)))
     assert experiment(mine, data, tmp_path / "results", "--dry-run") == 0
     assert done[0] == ("choose_device", "cpu") and done[1][0] == "build_optimizer"
 
@@ -173,11 +172,9 @@ def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_
 def test_figures_are_of_the_share_of_the_rows_and_replace_none_of_another(
     data, tmp_path, monkeypatch, capsys
 ):
-    seen, known = [], outputs.from_results.id_frequency_figure
+    seen, known = [], run_figures.id_frequency_figure
     monkeypatch.setattr(
-        outputs.from_results,
-        "id_frequency_figure",
-        lambda data: (seen.append(data), known(data))[1],
+        run_figures, "id_frequency_figure", lambda data: (seen.append(data), known(data))[1]
     )
     words = ["experiment", "figure3", "--data", str(data)]
     for out, scale in (("all", "1"), ("half", "1/2"), ("half", "1/2")):

@@ -14,22 +14,21 @@ from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
-from cowclip_merlin.experiments.planning.plan import plan_runs
-from cowclip_merlin.experiments.planning.sizing import sizing_for
-from cowclip_merlin.experiments.planning.sweep import (
+from cowclip_merlin.experiments.on_data.plan import (
     STEPS_BEYOND,
     Axis,
     best_values,
     grid_points,
     neighbors,
+    plan_runs,
     plan_sweep,
     sweep_axes,
 )
-from cowclip_merlin.experiments.results.folder import read_tuned, tuned_by_size
-from cowclip_merlin.experiments.results.result import read_results
-from cowclip_merlin.experiments.session import Session
-from cowclip_merlin.experiments.session_settings import SessionSettings
-from cowclip_merlin.experiments.tables.run_table import sweep_table
+from cowclip_merlin.experiments.on_data.run_tables import sweep_table
+from cowclip_merlin.experiments.on_data.trainings import Session, Trainings
+from cowclip_merlin.experiments.results import read_results, read_tuned, tuned_by_size
+from cowclip_merlin.experiments.settings import SessionSettings
+from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
@@ -184,13 +183,13 @@ def test_tuned_values_are_for_their_sizes_only(swept, mine, data):
     assert len(read_results(part)) == 1 and not (part / "tuned.json").exists()
     (values,) = json.loads((out / "tuned.json").read_text()).values()
     kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4, steps=10)
-    made = Session(kept)
-    assert read_tuned(out, made.tuned_key(load_experiment(str(mine)))) == values
+    own = load_experiment(str(mine))
+    assert read_tuned(out, Trainings(Session(kept), own).tuned_key) == values
     for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
         made = Session(replace(kept, **changed))
-        key = made.tuned_key(load_experiment(str(mine)))
-        assert read_tuned(out, key) == {} and key.startswith(made.context.fingerprint)
-    assert list(tuned_by_size(out, made.context.fingerprint).values()) == [values]
+        key = Trainings(made, own).tuned_key
+        assert read_tuned(out, key) == {} and key.startswith(made.whole.fingerprint)
+    assert list(tuned_by_size(out, made.whole.fingerprint).values()) == [values]
 
 
 @pytest.mark.thorough

@@ -11,23 +11,22 @@ from types import SimpleNamespace
 import pytest
 from tiers import thorough
 
-from cowclip_merlin import scaling
+from cowclip_merlin import compat, scaling
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments import tuning
-from cowclip_merlin.experiments.tuning import outputs
-from cowclip_merlin.experiments.tuning import space as spaces
-from cowclip_merlin.experiments.tuning import study as studies
-from cowclip_merlin.experiments.tuning import study as trial_run
+from cowclip_merlin.experiments.sizing import sizing_for
+from cowclip_merlin.experiments.tuning import search as searching
+from cowclip_merlin.experiments.tuning import trials as trial_run
+from cowclip_merlin.experiments.tuning.search_space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.experiments.tuning.settings_file import read_settings
-from cowclip_merlin.experiments.tuning.space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.recipe import own_table_defaults
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, settings_for
 from cowclip_merlin.training.run_logs import read_metrics
 
 pytest.importorskip("optuna")
-tune_module = sys.modules["cowclip_merlin.experiments.tuning.tune"]
+write_figure = searching.write_figure
 MODEL = ["--model", "deepfm", "--batch-size", "256", "--mlp", "8", "--device", "cpu"]
 
 
@@ -78,8 +77,8 @@ def trained(monkeypatch):
             after_epoch({"epoch": epoch} | {f"validation_{k}": v for k, v in values.items()})
 
     monkeypatch.setattr(trial_run, "run_training", training)
-    monkeypatch.setattr(trial_run.compat, "release_models", lambda: None)  # no models
-    monkeypatch.setattr(tune_module, "write_figure", lambda out, study: None)  # takes a second
+    monkeypatch.setattr(compat, "release_models", lambda: None)  # no models
+    monkeypatch.setattr(searching, "write_figure", lambda out, study: None)  # takes a second
     return seen
 
 
@@ -161,7 +160,7 @@ def test_trials_are_pruned_and_diverge_without_an_error(search, trained, tmp_pat
 
     real = trial_run.run_training
     monkeypatch.setattr(trial_run, "run_training", training)
-    monkeypatch.setattr(tune_module, "write_figure", outputs.write_figure)
+    monkeypatch.setattr(searching, "write_figure", write_figure)
     assert search("--trials", "16", "--epochs", "3") == 0
     rows = read_trials(tmp_path / "tuned")
     ended = [row["ended"] for row in rows]
@@ -181,12 +180,12 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(
 
     def killed(trial, settings, context):
         if trial.number == number:
-            studies.trial_folder(context.out, number).mkdir(parents=True)
+            trial_run.trial_folder(context.out, number).mkdir(parents=True)
             raise KeyboardInterrupt  # before the trial's end is recorded
         return trial_run.run_trial(trial, settings, context)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tune_module, "run_trial", killed)
+        patch.setattr(searching, "run_trial", killed)
         assert search("--trials", str(trials), out="part") == 130
     assert search("--trials", str(trials), "--resume", out="part") == 0
     assert results(part) == results(whole)
@@ -300,7 +299,7 @@ def test_the_first_settings_are_the_usual_ones_and_the_formula():
     found = first(space, data_of("criteo"))
     assert found["defaults"] == RunSettings(**SHARED, update="exact")
     formula = found["formula"].hyperparameters("table")
-    sizing = spaces.sizing_for(450_000)
+    sizing = sizing_for(450_000)
     base = scaling.Hyperparameters(batch_size=sizing.base_batch, **sizing.baseline)
     wanted = scaling.scale(base, to=8192, rule="sde")
     for name in ("embedding_lr", "dense_lr", "l2"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.results.result import example_result, read_results, write_results
+from cowclip_merlin.experiments.results import example_result, read_results, write_results
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config

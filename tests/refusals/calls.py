@@ -9,8 +9,8 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import RowSettings
-from cowclip_merlin.experiments.online.collisions import CollisionSettings
-from cowclip_merlin.experiments.planning.plan import DataVariant
+from cowclip_merlin.experiments.on_data.plan import DataVariant
+from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.monitoring import MonitoringSettings

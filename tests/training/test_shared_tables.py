@@ -55,8 +55,8 @@ def auc(folder):
 
 
 def test_derived_data_refuse_shared_columns(folder, tmp_path):
-    from cowclip_merlin.experiments.planning.plan import DataVariant
-    from cowclip_merlin.experiments.running.derived_data import derive_data
+    from cowclip_merlin.experiments.on_data.derived_data import derive_data
+    from cowclip_merlin.experiments.on_data.plan import DataVariant
 
     data = PreparedData.load(folder / "DATA")
     assert derive_data(data, DataVariant(), tmp_path) is data

@@ -20,7 +20,7 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.session_settings import LogSettings, SessionSettings
+from cowclip_merlin.experiments.settings import LogSettings, SessionSettings
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
 

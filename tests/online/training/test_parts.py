@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from streams import FEATURES, LABELS, event, log_of, next_batch, stream_trainer
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.online.collisions import CollisionSettings, run_collisions
+from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings, run_collisions
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import FileLog, ReplaySettings, replay_log
 from cowclip_merlin.online.joining.run_join import join_logs

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sqlite3
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cowclip_merlin import compat
 from cowclip_merlin.errors import MALFORMED, Diverged, InputError, StackError
-from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
+from cowclip_merlin.experiments.session import quiet_training
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_logs import Metrics, is_metric_column
@@ -84,14 +82,16 @@ def open_study(out: Path, settings: RunSettings, fingerprint: str) -> Iterator[S
     Raises:
         InputError: if the study is damaged, or has other settings or data.
     """
-    with naming_study(out / STUDY), _quiet(optuna()):
+    states = optuna().trial.TrialState
+    with _naming_study(out / STUDY), _quiet_optuna():
         study = _load(out / STUDY)
-        about = {"settings": settings.as_dict(), "fingerprint": fingerprint}
         if "settings" in study.user_attrs:
             _check_same(out, study.user_attrs, settings, fingerprint)
-        for name, value in about.items():
-            study.set_user_attr(name, value)
-        _fail_left_trials(study, out)
+        study.set_user_attr("settings", settings.as_dict())
+        study.set_user_attr("fingerprint", fingerprint)
+        for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            study.tell(trial.number, state=states.FAIL)
+            shutil.rmtree(trial_folder(out, trial.number), ignore_errors=True)
         yield study
 
 
@@ -114,14 +114,10 @@ def _load(path: Path) -> Study:
 
 
 def make_sampler(seed: int, finished: int) -> BaseSampler:
-    """Make the sampler of one trial.
+    """Make the sampler of the trial after those that have finished.
 
     Each trial has a seed of its own. So a resumed search tries what it would have tried without
     the stop.
-
-    Args:
-        seed: of the search.
-        finished: number of trials that have finished.
     """
     return optuna().samplers.TPESampler(
         seed=(seed + 7919 * finished) % 2**32,
@@ -158,13 +154,6 @@ def trial_folder(out: Path, number: int) -> Path:
     return out / "trials" / f"{number:03d}"
 
 
-def _fail_left_trials(study: Study, out: Path) -> None:
-    states = optuna().trial.TrialState
-    for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        study.tell(trial.number, state=states.FAIL)
-        shutil.rmtree(trial_folder(out, trial.number), ignore_errors=True)
-
-
 def _check_same(
     out: Path, before: Mapping[str, Json], settings: RunSettings, fingerprint: str
 ) -> None:
@@ -185,12 +174,8 @@ def _check_same(
 
 
 @contextmanager
-def naming_study(path: Path) -> Iterator[None]:
-    """Name the file of the study in errors of SQLite.
-
-    Raises:
-        InputError: in place of such an error.
-    """
+def _naming_study(path: Path) -> Iterator[None]:
+    """Name the file of the study in errors of SQLite."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -205,8 +190,9 @@ def naming_study(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet(library: ModuleType) -> Iterator[None]:
+def _quiet_optuna() -> Iterator[None]:
     """Hide Optuna's log of each trial, and its note that groups of TPE may change."""
+    library = optuna()
     before = library.logging.get_verbosity()
     library.logging.set_verbosity(library.logging.WARNING)
     try:
@@ -225,19 +211,12 @@ _NOT_KEPT = ("checkpoints", "events", "diagnostics.csv")
 
 @dataclass(frozen=True, kw_only=True)
 class TrialContext:
-    """What all trials of a search share.
-
-    Attributes:
-        data: the prepared folder.
-        out: the folder of the search.
-        device: "auto", "cpu" or "gpu".
-        deadline: time of `time.monotonic` at which a trial ends with its epoch; None: no limit.
-    """
+    """What all trials of a search share: the prepared folder, that of the search, the device."""
 
     data: Path
     out: Path
     device: str = "auto"
-    deadline: float | None = None
+    deadline: float | None = None  # of `time.monotonic`; a trial then ends with its epoch
 
     @property
     def is_over(self) -> bool:
@@ -247,30 +226,17 @@ class TrialContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a trial ended.
+    """How a trial ended. Of several labels, the first one decides."""
 
-    Attributes:
-        ended: "epochs" (all of them), "early stop", "time", "pruned" or "diverged".
-        epochs: number of epochs trained.
-        best_epoch: the epoch with the best validation AUC; 0 without one.
-        auc: its validation AUC; NaN without one.
-        log_loss: its validation log loss.
-        auc_error: standard error of its AUC.
-        aucs: validation AUC of each epoch.
-        seconds: of the whole trial.
-        targets: with several labels, the metrics of each in the best epoch, by their columns in
-            `metrics.csv`. The AUCs above are those of the first label, which decides.
-    """
-
-    ended: str
+    ended: str  # "epochs" (all of them), "early stop", "time", "pruned" or "diverged"
     epochs: int
-    best_epoch: int
-    auc: float
+    best_epoch: int  # with the best validation AUC; 0 without one
+    auc: float  # of that epoch; NaN without one
     log_loss: float
     auc_error: float
-    aucs: list[float]
+    aucs: list[float]  # of each epoch
     seconds: float
-    targets: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, float] = field(default_factory=dict)  # by column, with several labels
 
     @property
     def is_complete(self) -> bool:
@@ -304,22 +270,12 @@ class _EpochWatch:
         if self._context.is_over:
             raise _TrialEnds("time")
 
-    @property
-    def best(self) -> Metrics:
-        """The record of the best epoch, the first one of equals."""
-        return best_row(self.rows, "validation")
-
 
 def run_trial(trial: Trial, settings: RunSettings, context: TrialContext) -> Outcome:
     """Train a trial and record it in Optuna.
 
     Its run folder keeps `config.json`, `metrics.csv` and `train.log`. It has none if the trial
     diverged in its first epoch, or failed.
-
-    Args:
-        trial: of Optuna.
-        settings: of the run, which scores validation rows.
-        context: of the search.
 
     Raises:
         BaseException: what ends the training otherwise; the trial is marked as failed.
@@ -342,15 +298,14 @@ def run_trial(trial: Trial, settings: RunSettings, context: TrialContext) -> Out
 
 def _train(trial: Trial, settings: RunSettings, context: TrialContext, folder: Path) -> Outcome:
     watch, started, ended = _EpochWatch(trial, settings, context), time.monotonic(), "epochs"
-    compat.release_models()
     try:
-        # The run's train.log has the output.
-        with redirect_stdout(io.StringIO()), hide_retracing_warnings():
+        with quiet_training():
+            options = RunOptions(device=context.device)
             run_training(
                 context.data,
                 settings,
                 out=folder,
-                options=RunOptions(device=context.device),
+                options=options,
                 recorder=None,
                 after_epoch=watch,
             )
@@ -361,20 +316,16 @@ def _train(trial: Trial, settings: RunSettings, context: TrialContext, folder: P
     for name in _NOT_KEPT:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return _outcome(ended, watch, time.monotonic() - started)
-
-
-def _outcome(ended: str, watch: _EpochWatch, seconds: float) -> Outcome:
-    nan = float("nan")
-    best = watch.best if watch.rows else {}
+    nan, rows = float("nan"), watch.rows
+    best = best_row(rows, "validation") if rows else {}  # the first one of equals
     return Outcome(
         ended=ended,
-        epochs=len(watch.rows),
+        epochs=len(rows),
         best_epoch=best.get("epoch", 0),
         auc=best.get("validation_auc", nan),
         log_loss=best.get("validation_log_loss", nan),
         auc_error=best.get("validation_auc_error", nan),
-        aucs=[row["validation_auc"] for row in watch.rows],
-        seconds=round(seconds, 3),
+        aucs=[row["validation_auc"] for row in rows],
+        seconds=round(time.monotonic() - started, 3),
         targets={name: value for name, value in best.items() if is_metric_column(name)},
     )

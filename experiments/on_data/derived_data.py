@@ -6,8 +6,8 @@ every table row from 3 on occurs in the training rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.plan import SAMPLE_SEED, DataVariant
+from cowclip_merlin.experiments.on_data.plan import SAMPLE_SEED, DataVariant
 from cowclip_merlin.loading.columns import check_columns_present, check_ids_in_vocabulary
 from cowclip_merlin.system.files import (
     clear_leftovers,
@@ -26,14 +26,13 @@ from cowclip_merlin.system.files import (
     work_folder,
     write_json,
 )
-from cowclip_merlin.types import ArrowColumn, JsonObject
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.prepared.folder import SPLITS, VALIDATION, checksums, write_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 OOV = SPECIAL["oov"]
 _SPLITS = (*SPLITS, VALIDATION)
@@ -70,14 +69,7 @@ def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> Prepa
 
 @contextmanager
 def naming_derived_data(folder: Path) -> Iterator[None]:
-    """Replace the remedy of errors in a derived folder, which the user did not prepare.
-
-    Args:
-        folder: the derived folder.
-
-    Raises:
-        InputError: in place of one that names the folder.
-    """
+    """Replace the remedy of errors in a derived folder, which the user did not prepare."""
     try:
         yield
     except InputError as error:
@@ -105,16 +97,8 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
     for split in splits:
         write_schema(out / split, data.log_format, statistics)
     _write_counts(out, counts, maps)
-    description = _description(data, variant, rows, clicks) | {"statistics": asdict(statistics)}
-    write_json(out / "dataset.json", description | {"checksums": checksums(out)})
-
-
-def _description(
-    data: PreparedData, variant: DataVariant, rows: Mapping[str, int], clicks: int
-) -> JsonObject:
-    """Return the data's description with the changes of the variant."""
     fingerprint = variant.fingerprint(data)
-    return dict(data.description) | {
+    description = dict(data.description) | {
         "recipe": asdict(replace(data.recipe, fit_on="train")),  # the counts are of these rows
         "rows": rows,
         "fitted_rows": rows["train"],
@@ -122,7 +106,9 @@ def _description(
         "fingerprint": fingerprint,
         "vocabulary": fingerprint,  # ids have new numbers
         "derived_from": {"fingerprint": data.fingerprint, **asdict(variant)},
+        "statistics": asdict(statistics),
     }
+    write_json(out / "dataset.json", description | {"checksums": checksums(out)})
 
 
 def renumbered_ids(cnt: npt.NDArray[np.int64], variant: DataVariant) -> npt.NDArray[np.int32]:
@@ -154,6 +140,7 @@ def _counts(data: PreparedData, fraction: float) -> dict[str, npt.NDArray[np.int
 
 def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[pa.RecordBatch]:
     """Yield Arrow tables of the split's chosen rows, in order; every call chooses the same."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng([SAMPLE_SEED, _SPLITS.index(split)])
@@ -165,27 +152,28 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[pa.Reco
             for batch in parquet.iter_batches(batch_size=1 << 18):
                 for name, size in data.cardinalities.items():
                     check_ids_in_vocabulary(file, name, _ids(batch.column(name)), size)
-                chosen = _choice(rng, batch.num_rows, fraction)
-                yield batch if chosen is None else batch.filter(chosen)
-
-
-def _choice(rng: np.random.Generator, rows: int, fraction: float) -> pa.BooleanArray | None:
-    import pyarrow as pa
-
-    return None if fraction == 1 else pa.array(rng.random(rows) < fraction)
+                if fraction < 1:
+                    batch = batch.filter(pa.array(rng.random(batch.num_rows) < fraction))
+                yield batch
 
 
 def _write_split(
     data: PreparedData, split: str, fraction: float, maps: Maps, folder: Path
 ) -> tuple[int, int]:
     """Write a split; return the numbers of rows and clicks."""
-    rows = clicks = 0
-    with _ParquetWriter(folder / "part_0.parquet") as write:
+    import pyarrow.parquet as pq
+
+    rows, clicks, writer = 0, 0, None
+    with ExitStack() as opened:
         for batch in _tables(data, split, fraction):
             rows += batch.num_rows
             labels = batch.column(data.label).to_numpy(zero_copy_only=False)
             clicks += int(np.nansum(labels))  # a missing one of several is NaN
-            write(_renumbered(batch, maps))
+            table = _renumbered(batch, maps)
+            if writer is None:
+                file = folder / "part_0.parquet"
+                writer = opened.enter_context(pq.ParquetWriter(file, table.schema))
+            writer.write_table(table)
     return rows, clicks
 
 
@@ -214,28 +202,6 @@ def _with_new_ids(column: ArrowColumn, new: npt.NDArray[np.int32]) -> ArrowColum
         return ids
     ends = np.cumsum([0, *column.value_lengths().to_numpy()])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), ids)
-
-
-class _ParquetWriter:
-    """Write tables to a parquet file; the first table defines its schema."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
-
-    def __enter__(self) -> Callable[[pa.Table], None]:
-        return self._write
-
-    def _write(self, table: pa.Table) -> None:
-        import pyarrow.parquet as pq
-
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table)
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def _write_counts(out: Path, counts: dict[str, npt.NDArray[np.int64]], maps: Maps) -> None:

@@ -1,4 +1,4 @@
-"""The paper's tables with our numbers: means, spreads, verdicts; as text and as JSON files."""
+"""Tables of means, spreads and verdicts: as text, as Markdown and as JSON files."""
 
 from __future__ import annotations
 
@@ -10,76 +10,49 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.system.files import atomic_write, read_json
 from cowclip_merlin.types import Json, JsonObject
 
 NOISE = 2.0
+VERDICTS = ("better", "worse", "noise", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of a table.
+    """One number of a table, or the text in its place."""
 
-    Attributes:
-        text: shown if nothing was measured: "not run", "diverged", or a plain value.
-        mean: mean over the seeds, in the table's unit; None if nothing was measured.
-        spread: sample standard deviation over the seeds; None with fewer than two.
-        runs: number of seeds.
-        published: the paper's number, in the same unit; None if there is none.
-        verdict: comparison with the reference: "better", "worse", "noise", or "" without one.
-        note: note for readers about this number, such as a misprint.
-    """
-
-    text: str = "not run"
-    mean: float | None = None
-    spread: float | None = None
+    text: str = "not run"  # or "diverged", or a plain value
+    mean: float | None = None  # over the seeds, in the table's unit
+    spread: float | None = None  # sample standard deviation; None with fewer than two seeds
     runs: int = 0
     published: float | None = None
-    verdict: str = ""
+    verdict: str = ""  # of a comparison with the reference; one of `VERDICTS`
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table, ready to print or write.
-
-    Attributes:
-        name: name of the experiment.
-        title: title in one line.
-        claim: the paper's claim.
-        unit: of all numbers, such as "AUC %".
-        corner: heading of the first column, such as "rule".
-        columns: headings.
-        rows: heading and cells of each row, as many cells as columns.
-        data: name of the data set and its size.
-        reference: label and batch of the cell that verdicts compare with; may be empty.
-        notes: lines below the table.
-        missing: runs that were not made, and why.
-        command: the command that reproduces it.
-        fingerprint: fingerprint of the data; empty for a table that no data changes.
-        decimals: digits after the decimal point.
-        decimals_of_columns: the same for each column, where they differ; empty otherwise.
-        on_log: whether the experiment replays a log, and verdicts are of gains over the reference.
-    """
+    """One table, ready to print or write; its cells are as many in each row as the columns."""
 
     name: str
     title: str
     claim: str
-    unit: str
-    corner: str
+    unit: str  # of all numbers, such as "AUC %"
+    corner: str  # heading of the first column
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-    data: str = ""
-    reference: str = ""
+    data: str = ""  # name of the data set and its size
+    reference: str = ""  # label and batch of the cell that verdicts compare with
     notes: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # runs that were not made, and why
     command: str = ""
-    fingerprint: str = ""
+    fingerprint: str = ""  # of the data; empty for a table that no data changes
     decimals: int = 2
-    decimals_of_columns: tuple[int, ...] = ()
-    on_log: bool = False
+    decimals_of_columns: tuple[int, ...] = ()  # where they differ
+    on_log: bool = False  # whether verdicts are of gains over the reference
 
     def column_decimals(self) -> tuple[int, ...]:
         """Return the digits after the decimal point of each column."""
@@ -89,13 +62,7 @@ class Table:
 def experiment_table(
     experiment: Experiment | LogExperiment, *, notes: Sequence[str] = (), **rest: Any
 ) -> Table:
-    """Make a table with the name, title, claim, corner and notes of its experiment.
-
-    Args:
-        experiment: the experiment.
-        notes: lines below the table, after the experiment's own.
-        rest: the other attributes of `Table`.
-    """
+    """Make a table with what its experiment says, and further notes."""
     return Table(
         name=experiment.name,
         title=experiment.title,
@@ -106,7 +73,7 @@ def experiment_table(
     )
 
 
-def mean_cell(values: Sequence[float], **known: object) -> Cell:
+def mean_cell(values: Sequence[float], **known: Any) -> Cell:
     """Make the cell of runs that differ only in their seed.
 
     >>> mean_cell([80.0, 81.0]).mean
@@ -153,20 +120,17 @@ def table_text(table: Table) -> str:
     lines = _lines(table)
     widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
     text = ["  ".join(x.ljust(w) for x, w in zip(line, widths)).rstrip() for line in lines]
-    legend = _legend(table)
     head = [table.title, *([table.data] if table.data else [])]
-    missing = [f"not run: {line}" for line in table.missing]
-    return "\n".join([*head, "", *text, "", legend, *table.notes, *missing])
+    return "\n".join([*head, "", *text, "", *_below(table)])
 
 
 def markdown_table(table: Table) -> str:
     """Format the table as Markdown, with its title, its legend, its notes and its command."""
     head, *body = [[text.replace("|", "\\|") for text in line] for line in _lines(table)]
     rows = [head, ["---", *["---:"] * len(table.columns)], *body]
-    missing = [f"not run: {line}" for line in table.missing]
-    below = [_legend(table), *table.notes, *missing, f"`{table.command}`"]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     text = [f"### {table.title}", "", f"{table.data}.", "", *lines, ""]
+    below = [*_below(table), f"`{table.command}`"]
     return "\n".join([*text, *(f"- {line}" for line in below)]) + "\n"
 
 
@@ -186,8 +150,8 @@ def _lines(table: Table) -> list[list[str]]:
     return [[table.corner, *table.columns], *body]
 
 
-def _legend(table: Table) -> str:
-    """Explain the parts of the cells."""
+def _below(table: Table) -> list[str]:
+    """Return the legend of the cells, the notes, and what was not run."""
     cells = [cell for _, row in table.rows for cell in row]
     parts = [table.unit]
     if any(cell.spread is not None for cell in cells):
@@ -196,22 +160,14 @@ def _legend(table: Table) -> str:
         parts.append("[published]")
     if any(cell.verdict for cell in cells):
         parts.append(f"against {table.reference}: + better, - worse, = within noise")
-    return "; ".join(parts)
-
-
-VERDICTS = ("better", "worse", "noise", "")
-_REMEDY = "write it again with cowclip experiment"
+    return ["; ".join(parts), *table.notes, *(f"not run: {line}" for line in table.missing)]
 
 
 def write_table(folder: str | Path, table: Table) -> Path:
     """Write a table as `<folder>/<name>.json`; if this fails, an old file stays unchanged.
 
-    Args:
-        folder: created if missing.
-        table: its numbers must be finite; a cell of diverged runs has no mean.
-
     Raises:
-        ValueError: if a number is not finite.
+        ValueError: if a number is not finite; a cell of diverged runs has no mean.
 
     >>> import tempfile
     >>> table = Table(
@@ -222,20 +178,28 @@ def write_table(folder: str | Path, table: Table) -> Path:
     True
     """
     text = json.dumps(asdict(table), indent=2, allow_nan=False)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{table.name}.json"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-    return path
+    return _write(Path(folder) / f"{table.name}.json", text + "\n")
 
 
 def write_markdown(folder: str | Path, table: Table) -> Path:
     """Write a table as `<folder>/<name>.md`, beside its JSON file."""
-    path = Path(folder) / f"{table.name}.md"
+    return _write(Path(folder) / f"{table.name}.md", markdown_table(table))
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
-        temporary.write_text(markdown_table(table), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return path
+
+
+_REMEDY = "write it again with cowclip experiment"
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+}
 
 
 def read_table(path: str | Path) -> Table:
@@ -266,47 +230,40 @@ def _row(path: str | Path, number: int, value: Json) -> tuple[str, tuple[Cell, .
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{path}: row {number} is not a heading with cells; {_REMEDY}")
     heading = _of_type(path, f"heading of row {number}", value[0], str)
-    cells = _of_type(path, f"cells of row {number}", value[1], list)
-    return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
+    found = []
+    for index, each in enumerate(_of_type(path, f"cells of row {number}", value[1], list), 1):
+        where = f"row {number}, cell {index}"
+        cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, each, dict), Cell))
+        if cell.verdict not in VERDICTS:
+            raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
+        found.append(cell)
+    return heading, tuple(found)
 
 
-def _cell(path: str | Path, where: str, value: Json) -> Cell:
-    cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, value, dict), Cell))
-    if cell.verdict not in VERDICTS:
-        raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
-    return cell
-
-
-def _checked(
-    path: str | Path, where: str, value: Mapping[str, Json], dataclass: type
-) -> JsonObject:
+def _checked(path: str | Path, where: str, value: Mapping[str, Json], of: type) -> JsonObject:
     """Return the values of a dataclass; check each against its annotation."""
-    annotations = {field.name: str(field.type) for field in fields(dataclass)}
+    known = {each.name: each for each in fields(of)}
     for name in value:
-        if name not in annotations:
+        if name not in known:
             raise InputError(f"{path}: {where}{name} is not of this version; {_REMEDY}")
-    needed = {f.name for f in fields(dataclass) if f.default is f.default_factory is MISSING}
-    for name in sorted(needed - set(value)):
-        raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
-    return {k: _value(path, where + k, v, annotations[k]) for k, v in value.items()}
+    for name in sorted(known.keys() - value.keys()):
+        if known[name].default is MISSING:
+            raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
+    return {k: _value(path, where + k, each, str(known[k].type)) for k, each in value.items()}
 
 
 def _value(path: str | Path, where: str, value: Json, annotation: str) -> Any:
-    if value is None and "None" in annotation:
+    if value is None and annotation.endswith(" | None"):
         return None
-    if annotation.startswith("tuple"):
+    if annotation.startswith("tuple["):
+        kind = annotation.removeprefix("tuple[").partition(",")[0]
         items = _of_type(path, where, value, list)
-        if annotation == "tuple[str, ...]":
-            items = [_of_type(path, where, item, str) for item in items]
-        if annotation == "tuple[int, ...]":
-            items = [_of_type(path, where, item, int) for item in items]
-        return tuple(items)
-    if annotation.startswith("float"):
-        number = _of_type(path, where, value, (int, float))
-        if not math.isfinite(number):
-            raise InputError(f"{path}: {where} is {number}, not a finite number; {_REMEDY}")
-        return float(number)
-    return _of_type(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
+        return tuple(_value(path, where, item, kind) for item in items)
+    kind = annotation.removesuffix(" | None")
+    found = _of_type(path, where, value, _TYPES[kind])
+    if kind == "float" and not is_finite(found):
+        raise InputError(f"{path}: {where} is {found}, not a finite number; {_REMEDY}")
+    return float(found) if kind == "float" else found
 
 
 def _of_type(path: str | Path, where: str, value: Json, type_: type | tuple[type, ...]) -> Any:

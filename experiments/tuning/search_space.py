@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.sizing import sizing_for
+from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.recipe import own_table_defaults
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, multipliers, rebase, scale
 from cowclip_merlin.training.run_settings import RunSettings
@@ -38,11 +38,9 @@ ADAGRAD_RATES = (1e-3, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """What a search varies, around settings that all trials share.
+    """What a search varies, around settings that all trials share, with a preset.
 
-    Attributes:
-        shared: settings of every trial, with a preset. Its `overrides` stay as they are, and so
-            does a `clip` that is not None.
+    Their `overrides` stay as they are, and so does a `clip` that is not None.
 
     Raises:
         InputError: if the clip is none of `CLIPS`, or nothing is left to search.
@@ -125,15 +123,9 @@ def first_settings(
     """Return the settings to try first, by name.
 
     - "defaults": the rule, the clip and the rates of `cowclip train`, which for a table of the
-      user's own follow from its rows and ids.
-    - "formula": the rates for this number of rows; see `planning.sizing`. Missing if there are
-      too few rows for it, or so many that the formula gives the preset's rates; only for Adam.
-
-    Args:
-        space: the search.
-        data: the prepared folder.
-        rows: number of rows to train on.
-        preset: the preset that the user gave, or None.
+      user's own follow from its rows and ids; `preset` is that of the user, or None.
+    - "formula": the rates for this number of rows; see `sizing`. Missing if there are too few
+      rows for it, or so many that the formula gives the preset's rates; only for Adam.
     """
     shared, clip = space.shared, space.clips[0]
     given = {"base_batch_size": shared.base_batch_size, "overrides": shared.overrides}

@@ -1,19 +1,27 @@
-"""Draw the paper's figures from plain numbers, as curves on panels that all figures share."""
+"""Draw the paper's figures from plain numbers and from results, and save them with their texts."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions import (
+    Experiment,
+    LogExperiment,
+)
+from cowclip_merlin.experiments.sizing import PAPER_ROWS
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
-from cowclip_merlin.plotting.style import new_figure, style_of_many
+from cowclip_merlin.plotting.style import new_figure, save_figure, style_of_many
+from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
 if TYPE_CHECKING:
@@ -25,13 +33,7 @@ if TYPE_CHECKING:
 class Curve:
     """Runs that differ only in their seed, measured at the same values of x.
 
-    Attributes:
-        label: label in the legend.
-        x: epochs, batches or multipliers, ascending.
-        runs: one sequence of values per seed, as long as `x`; NaN for missing values.
-
-    Raises:
-        ValueError: if a run has another length than `x`, or there are no runs.
+    `runs` has one sequence of values per seed, as long as `x`; NaN for missing values.
 
     >>> Curve(label="baseline", x=(1, 2), runs=((0.7, 0.8), (0.9, 0.8))).means()
     [0.8, 0.8]
@@ -42,30 +44,26 @@ class Curve:
     runs: Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        """Reject runs that cannot be drawn."""
+        """Refuse runs that cannot be drawn."""
         if not self.runs or any(len(run) != len(self.x) for run in self.runs):
             raise ValueError(f"{self.label}: every run must have {len(self.x)} values")
 
-    def values(self) -> list[list[float]]:
-        """Return for each x the finite values of all seeds."""
-        return [[v for v in column if math.isfinite(v)] for column in zip(*self.runs)]
+    def _of_seeds(self, function: Any) -> list[float]:
+        """Apply a function to the finite values of all seeds at each x; NaN if there are none."""
+        finite = [[v for v in column if math.isfinite(v)] for column in zip(*self.runs)]
+        return [function(values or [math.nan]) for values in finite]
 
     def means(self) -> list[float]:
-        """Return for each x the mean of the finite values; NaN if there are none."""
-        return [statistics.fmean(v) if v else math.nan for v in self.values()]
+        """Return for each x the mean of the finite values."""
+        return self._of_seeds(statistics.fmean)
 
     def range(self) -> tuple[list[float], list[float]]:
-        """Return for each x the minimum and maximum of the finite values; NaN if there are none."""
-        values = [v or [math.nan] for v in self.values()]
-        return [min(v) for v in values], [max(v) for v in values]
+        """Return for each x the minimum and maximum of the finite values."""
+        return self._of_seeds(min), self._of_seeds(max)
 
 
-def escape_dollars(text: str) -> str:
-    """Escape dollar signs, so that matplotlib does not read them as a formula.
-
-    >>> print(escape_dollars("5$ and 6$"))
-    5\\$ and 6\\$
-    """
+def _escape_dollars(text: str) -> str:
+    """Escape dollar signs, so that matplotlib does not read them as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -95,17 +93,25 @@ def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Figu
     return figure, grid[:count]
 
 
-def draw_curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+def whole_numbers(axes: Axes) -> None:
+    """Put the ticks of the x axis at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
+
+
+def _draw_curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     """Plot the means of a curve, and the range of its seeds as a band."""
-    axes.plot(curve.x, curve.means(), label=escape_dollars(curve.label), **look)
+    axes.plot(curve.x, curve.means(), label=_escape_dollars(curve.label), **look)
     if len(curve.runs) > 1:
         low, high = curve.range()
         axes.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
-def legend_below(figure: Figure, axes: Axes, *, title: str = "") -> None:
-    """Put one legend for all panels below them, where it covers nothing."""
-    handles, labels = axes.get_legend_handles_labels()
+def _legend_below(figure: Figure, axes: Sequence[Axes], *, title: str = "") -> None:
+    """Put the legend of the fullest panel below all of them, where it covers nothing."""
+    found = [one.get_legend_handles_labels() for one in axes]
+    handles, labels = max(found, key=lambda pair: len(pair[1]))
     # A letter of this size is about 5 points wide, a line and its margins 60.
     entry = 60 + 5 * max(map(len, labels), default=0)
     most = max(1, min(len(labels), int(72 * figure.get_figwidth() / entry)))
@@ -123,7 +129,7 @@ def legend_below(figure: Figure, axes: Axes, *, title: str = "") -> None:
     )
 
 
-def batch_axis(axes: Axes, batches: Sequence[float], *, times: bool = False) -> None:
+def _batch_axis(axes: Axes, batches: Sequence[float], *, times: bool = False) -> None:
     """Make the x axis logarithmic, with a tick at each batch, or at each multiplier as "8x"."""
     ticks = sorted(set(batches))
     axes.set_xscale("log", base=2)
@@ -137,20 +143,15 @@ def batch_axis(axes: Axes, batches: Sequence[float], *, times: bool = False) -> 
 def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Figure:
     """Draw occurrences by rank, one line per field (left), and ids by occurrences (right).
 
-    Args:
-        counts: field -> occurrences of each of its ids in the training rows, in any order; see
-            `workflows.prepared.report.frequencies`. Zeros are omitted.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ValueError: if there are no ids.
+    `counts` has, by field, the occurrences of each of its ids in the training rows, in any order.
 
     >>> len(draw_ids({"C1": [5, 1, 1], "C2": [7]}).axes)
     2
     """
-    falling = {escape_dollars(field): _falling(values) for field, values in counts.items()}
+    falling = {}
+    for field, values in counts.items():
+        found = np.asarray(values, dtype=np.int64)
+        falling[_escape_dollars(field)] = np.sort(found[found > 0])[::-1]
     together = np.concatenate([*falling.values()]) if falling else np.zeros(0, np.int64)
     if not len(together):
         raise ValueError("no ids to draw")
@@ -158,39 +159,22 @@ def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Figure:
     figure, (left, right) = panels(2, width=4.2, height=3.4 if few else 4.4)
     plot_frequencies(left, falling)
     left.set(xlabel="id, by descending frequency", ylabel="occurrences in the training rows")
-    _histogram(right, together)
-    legend_below(figure, left, title="field")
-    return figure
-
-
-def _falling(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    array = np.asarray(values, dtype=np.int64)
-    return np.sort(array[array > 0])[::-1]
-
-
-def _histogram(axes: Axes, counts: npt.NDArray[np.int64]) -> None:
-    """Draw ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
-    heights = np.bincount(np.log2(counts).astype(int))
+    heights = np.bincount(np.log2(together).astype(int))  # of 1, 2 to 3, 4 to 7, ...
     edges = 2.0 ** np.arange(len(heights) + 1)
-    axes.stairs(heights, edges, fill=True, color=SKY_BLUE, edgecolor=BLACK, linewidth=0.8)
-    once = 100 * float((counts == 1).mean())
-    axes.set(xscale="log", yscale="log", xlabel="occurrences, in bins that double")
-    axes.set(ylabel="ids, all fields", ylim=(0.7, None))
-    axes.set_title(f"{len(counts):,} ids; seen once: {once:.1f}%", fontsize=10)
+    right.stairs(heights, edges, fill=True, color=SKY_BLUE, edgecolor=BLACK, linewidth=0.8)
+    right.set(xscale="log", yscale="log", xlabel="occurrences, in bins that double")
+    right.set(ylabel="ids, all fields", ylim=(0.7, None))
+    once = 100 * float((together == 1).mean())
+    right.set_title(f"{len(together):,} ids; seen once: {once:.1f}%", fontsize=10)
+    _legend_below(figure, [left], title="field")
+    return figure
 
 
 def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
     """Draw one panel per measure: the mean over seeds by epoch, and their range as a band.
 
-    Args:
-        measures: label of the vertical axis -> curves over epochs, counted from 1. Curves with the
-            same label have the same style in every panel. Equal curves are drawn once.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ValueError: if there are no data to draw.
+    `measures` has, by label of the vertical axis, curves over epochs, counted from 1. Curves with
+    the same label have the same style in every panel. Equal curves are drawn once.
 
     >>> curve = Curve(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
     >>> len(draw_epochs({"test AUC, %": [curve]}).axes)
@@ -201,28 +185,15 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
     labels = list(dict.fromkeys(curve.label for curves in measures.values() for curve in curves))
     figure, axes = panels(len(measures))
     for one, (measure, curves) in zip(axes, measures.items()):
-        for curve in _unique(curves):
-            draw_curve(one, curve, style_of_many(labels.index(curve.label)))
-        one.set(xlabel="epoch", ylabel=escape_dollars(measure))
-        _whole_epochs(one)
+        for index, curve in enumerate(curves):
+            if curve not in curves[:index]:
+                _draw_curve(one, curve, style_of_many(labels.index(curve.label)))
+        one.set(xlabel="epoch", ylabel=_escape_dollars(measure))
+        whole_numbers(one)
     seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)
     title = "line: mean over seeds; band: minimum to maximum" if seeds > 1 else "one seed"
-    legend_below(figure, _fullest(axes), title=title)
+    _legend_below(figure, axes, title=title)
     return figure
-
-
-def _unique(curves: Sequence[Curve]) -> list[Curve]:
-    return [curve for index, curve in enumerate(curves) if curve not in curves[:index]]
-
-
-def _whole_epochs(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
-
-
-def _fullest(axes: Sequence[Axes]) -> Axes:
-    return max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
 
 
 def draw_multipliers(
@@ -231,18 +202,7 @@ def draw_multipliers(
     """Draw a measure against the multiple of the base batch, ours next to the paper's.
 
     Each panel has its own scale: on another data set the heights differ, so compare the shapes.
-    Bars span the minimum to the maximum of the seeds.
-
-    Args:
-        ours: curves over multipliers.
-        published: the paper's numbers with the same labels; if empty, omit the second panel.
-        measure: label of the vertical axis.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ValueError: if there are no data to draw.
+    Bars span the minimum to the maximum of the seeds. Published numbers have a panel of their own.
 
     >>> curve = Curve(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
     >>> len(draw_multipliers([curve], [curve]).axes)
@@ -255,32 +215,18 @@ def draw_multipliers(
     figure, axes = panels(len(shown))
     for one, (title, curves) in zip(axes, shown.items()):
         for curve in curves:
-            _draw(one, curve, style_of_many(labels.index(curve.label)))
+            means, (low, high) = curve.means(), curve.range()
+            below = [m - least for m, least in zip(means, low)]
+            above = [most - m for m, most in zip(means, high)]
+            bars = [below, above] if len(curve.runs) > 1 else None
+            look = style_of_many(labels.index(curve.label)) | {"capsize": 2.5, "elinewidth": 1}
+            one.errorbar(curve.x, means, yerr=bars, label=_escape_dollars(curve.label), **look)
         one.set_title(title, fontsize=10)
-        batch_axis(one, [x for curve in curves for x in curve.x], times=True)
-        one.set(xlabel="batch, as a multiple of the base batch", ylabel=escape_dollars(measure))
+        _batch_axis(one, [x for curve in curves for x in curve.x], times=True)
+        one.set(xlabel="batch, as a multiple of the base batch", ylabel=_escape_dollars(measure))
     several = any(len(curve.runs) > 1 for curve in ours)
-    fullest = max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
-    legend_below(figure, fullest, title="bars: minimum to maximum of the seeds" if several else "")
+    _legend_below(figure, axes, title="bars: minimum to maximum of the seeds" if several else "")
     return figure
-
-
-def _draw(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    means, (low, high) = curve.means(), curve.range()
-    error = [
-        [m - least for m, least in zip(means, low)],
-        [most - m for m, most in zip(means, high)],
-    ]
-    bars = error if len(curve.runs) > 1 else None
-    axes.errorbar(
-        curve.x,
-        means,
-        yerr=bars,
-        label=escape_dollars(curve.label),
-        capsize=2.5,
-        elinewidth=1,
-        **look,
-    )
 
 
 # 10 epochs of DeepFM on Criteo on one V100: the published minutes as seconds per epoch.
@@ -309,27 +255,13 @@ def step_ms(curve: Curve, rows: int) -> Curve:
     return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
-def relative(curve: Curve, unit: float) -> Curve:
-    """Divide the curve by a number of seconds."""
-    runs = [[seconds / unit for seconds in run] for run in curve.runs]
-    return Curve(label=curve.label, x=curve.x, runs=runs)
-
-
 def draw_times(ours: Sequence[Curve], *, rows: int) -> Figure:
     """Draw relative time of an epoch (left) and milliseconds of a step (right) by batch.
 
     All of our curves are relative to the smallest batch of the first one, which shows a cheaper
     update at the small batch. The paper's curve is relative to its own smallest batch.
 
-    Args:
-        ours: seconds per epoch by batch.
-        rows: rows of an epoch, to compute the number of steps.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ValueError: if there are no data to draw.
+    `ours` are seconds per epoch by batch; the rows of an epoch tell the number of steps.
 
     >>> figure = draw_times([Curve(label="dense", x=(256, 512), runs=((9.0, 5.0),))], rows=10_000)
     >>> [axes.get_xscale() for axes in figure.axes]
@@ -342,15 +274,16 @@ def draw_times(ours: Sequence[Curve], *, rows: int) -> Figure:
     paper = (paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS)
     curves = [*((curve, unit, rows) for curve in ours), paper]
     for index, (curve, one, count) in enumerate(curves):
-        draw_curve(left, relative(curve, one), style_of_many(index))
-        draw_curve(right, step_ms(curve, count), style_of_many(index))
+        runs = [[seconds / one for seconds in run] for run in curve.runs]
+        _draw_curve(left, Curve(label=curve.label, x=curve.x, runs=runs), style_of_many(index))
+        _draw_curve(right, step_ms(curve, count), style_of_many(index))
     batches = [x for curve, _, _ in curves for x in curve.x]
     for axes, name in ((left, "time of an epoch, relative"), (right, "ms per step")):
         axes.set_yscale("log")
-        batch_axis(axes, batches)
+        _batch_axis(axes, batches)
         axes.set(xlabel="batch", ylabel=name)
         _plain_numbers(axes)
-    legend_below(figure, left)
+    _legend_below(figure, [left])
     return figure
 
 
@@ -366,3 +299,100 @@ def _plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yticks([], minor=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureFile:
+    """A figure with its texts."""
+
+    name: str  # of the experiment and of the files
+    title: str
+    caption: str
+    alt: str  # for readers who cannot see the figure
+    data: str  # name of the data set and its size
+    command: str
+    svg: str
+    fingerprint: str = ""  # of the data; empty if unknown
+
+
+_TEXTS = tuple(field.name for field in fields(FigureFile) if field.name != "svg")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def write_figure(
+    folder: str | Path,
+    figure: Figure,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    alt: str,
+    data: str,
+    command: str,
+    fingerprint: str = "",
+) -> Path:
+    """Save a matplotlib figure as `<folder>/<name>.svg`, and its texts as `<name>.json`.
+
+    The texts are those of `FigureFile`. Returns the path of the SVG.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
+    texts = {"name": name, "title": title, "caption": caption, "alt": alt, "data": data}
+    path = Path(folder) / f"{name}.svg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_figure(figure, path)
+    write_json(path.with_suffix(".json"), texts | {"command": command, "fingerprint": fingerprint})
+    return path
+
+
+def write_experiment_figure(
+    out: Path,
+    figure: Figure,
+    experiment: Experiment | LogExperiment,
+    texts: Mapping[str, str],
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+) -> str:
+    """Write a figure of an experiment to a results folder; return the line to print.
+
+    `texts` are `data`, `command` and `fingerprint`. The experiment gives the others if they are
+    None.
+    """
+    path = write_figure(
+        out / "figures",
+        figure,
+        name=name or experiment.name,
+        title=title or experiment.title,
+        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
+        alt=title or experiment.title,
+        **texts,
+    )
+    return f"figure: {path}"
+
+
+def read_figure(path: str | Path) -> FigureFile:
+    """Read a figure of `write_figure`, given the path of the JSON or of the SVG.
+
+    Raises:
+        InputError: if one of the two files is missing or damaged.
+    """
+    path = Path(path).with_suffix(".json")
+    texts = read_json(path)
+    if not isinstance(texts, dict):
+        raise InputError(
+            f"{path}: is not the text of a figure; write it again with cowclip experiment"
+        )
+    for name in _TEXTS:
+        if not isinstance(texts.get(name), str):
+            raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; write it again")
+    if texts["name"] != path.stem or not _NAME.fullmatch(path.stem):  # ids on the page
+        raise InputError(f"{path}: name is {texts['name']!r:.40}, not the file's; write it again")
+    try:
+        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path.with_suffix('.svg')}: no such file; write it again") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.with_suffix('.svg')}: not SVG ({error}); write it again") from None
+    return FigureFile(**{name: texts[name] for name in _TEXTS}, svg=svg)

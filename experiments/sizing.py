@@ -41,13 +41,7 @@ MAX_LR = 1e-3
 class Sizing:
     """Batches, epochs and base rates for some number of training rows.
 
-    Attributes:
-        rows: training rows.
-        base_batch: rows per step of the small batch.
-        max_multiplier: the largest batch is this many times the small one.
-        epochs: number of epochs.
-        baseline: base rates of training without the clip.
-        cowclip: base rates for the `cowclip` rule.
+    `baseline` are base rates of training without the clip, `cowclip` those of the `cowclip` rule.
     """
 
     rows: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +16,15 @@ from tqdm import tqdm
 from cowclip_merlin.addresses import FilePath, output_folder
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.tuning.outputs import (
-    best_trial,
-    final_settings,
-    settings_of,
-    write_figure,
-    write_trials,
+from cowclip_merlin.experiments.figures import panels, whole_numbers
+from cowclip_merlin.experiments.tuning.search_space import (
+    RANGES,
+    SearchSpace,
+    base_rates,
+    first_settings,
 )
-from cowclip_merlin.experiments.tuning.space import SearchSpace, first_settings
-from cowclip_merlin.experiments.tuning.study import (
+from cowclip_merlin.experiments.tuning.settings_file import write_settings
+from cowclip_merlin.experiments.tuning.trials import (
     PATIENCE,
     STUDY,
     TrialContext,
@@ -36,7 +39,10 @@ from cowclip_merlin.experiments.tuning.study import (
     run_trial,
 )
 from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
+from cowclip_merlin.plotting.colors import BLACK, BLUE
+from cowclip_merlin.plotting.style import STYLES, save_figure
 from cowclip_merlin.scaling import PRESETS
+from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
@@ -46,7 +52,9 @@ from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows import PreparedData
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from optuna import Study
+    from optuna.trial import FrozenTrial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +236,9 @@ def _search(study: Study, space: SearchSpace, context: TrialContext, most: int |
     bar = tqdm(total=most, initial=done, desc="tune", unit="trial", disable=None)
     with bar:
         while (most is None or done < most) and not (done and context.is_over):
-            _show_best(bar, study)
+            if best := best_trial(study):
+                words = f"best validation AUC {best.value:.5f}, trial {best.number}"
+                bar.set_postfix_str(words)
             study.sampler = make_sampler(space.shared.seed, done)
             trial = study.ask()
             suggested = space.suggest(trial)
@@ -239,12 +249,6 @@ def _search(study: Study, space: SearchSpace, context: TrialContext, most: int |
             write_trials(context.out, study)
             done += 1
             bar.update()
-
-
-def _show_best(bar: tqdm, study: Study) -> None:
-    best = best_trial(study)
-    if best is not None:
-        bar.set_postfix_str(f"best validation AUC {best.value:.5f}, trial {best.number}")
 
 
 def _finish(study: Study, out: Path) -> Tuned:
@@ -269,3 +273,152 @@ def _finish(study: Study, out: Path) -> Tuned:
         starts={trial.user_attrs["start"]: trial.value for trial in first},
         targets=outcome_of(best).targets,
     )
+
+
+def _draw_history(axes: Axes, trials: Sequence[FrozenTrial]) -> None:
+    """Draw the best AUC of each trial, and the best one so far of the complete trials."""
+    found = [(trial.number, outcome_of(trial)) for trial in trials]
+    scored = [(number, 100 * each.auc, each) for number, each in found if each.epochs]
+    whole = [(number, auc) for number, auc, each in scored if each.is_complete]
+    others = [(number, auc) for number, auc, each in scored if not each.is_complete]
+    for label, points, look in (("complete", whole, 0), ("pruned or diverged", others, 1)):
+        how = STYLES[look] | {"linestyle": "none"}
+        axes.plot([n for n, _ in points], [auc for _, auc in points], label=label, ms=4, **how)
+    so_far = list(accumulate((auc for _, auc in whole), max))
+    axes.step([n for n, _ in whole], so_far, where="post", label="best", color=BLACK, lw=1)
+    axes.set(title="trials", xlabel="trial", ylabel="validation AUC, %")
+    ordered = sorted(auc for _, auc, _ in scored)
+    low, high = ordered[len(ordered) // 4], ordered[-1]
+    if high > low:  # only the better three quarters: poor trials would flatten the others
+        axes.set_ylim(low - 0.15 * (high - low), high + 0.1 * (high - low))
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    whole_numbers(axes)
+
+
+def _draw_epochs(axes: Axes, best: FrozenTrial) -> None:
+    outcome = outcome_of(best)
+    aucs, epoch = [100 * auc for auc in outcome.aucs], outcome.best_epoch
+    axes.plot(range(1, len(aucs) + 1), aucs, **STYLES[0], markersize=4)
+    axes.axvline(epoch, color=BLACK, linewidth=0.8, linestyle=":")
+    title = f"trial {best.number}, the best: epoch {epoch}"
+    axes.set(title=title, xlabel="epoch", ylabel="validation AUC, %")
+    whole_numbers(axes)
+
+
+def _importance(study: Study) -> dict[str, float]:
+    """Return the importance of each parameter that every complete trial has; {} with few trials.
+
+    PED-ANOVA (Watanabe et al., arXiv 2304.10255) compares the better tenth of the trials with all
+    of them.
+    """
+    if len({trial.value for trial in complete_trials(study)}) < 4:
+        return {}
+    importance = optuna().importance
+    try:
+        with warnings.catch_warnings():  # few trials have the clip, and so an `r`
+            warnings.simplefilter("ignore", UserWarning)
+            evaluator = importance.PedAnovaImportanceEvaluator()
+            found = importance.get_param_importances(study, evaluator=evaluator)
+    except (RuntimeError, ValueError):  # no parameter varies
+        return {}
+    return dict(found)
+
+
+COLUMNS = (
+    "trial",
+    "start",
+    "ended",
+    "validation_auc",
+    "validation_auc_error",
+    "validation_log_loss",
+    "best_epoch",
+    "epochs",
+    "seconds",
+    "base_batch_size",
+    "rule",
+    "clip",
+    *RANGES,
+)
+"""Columns of `trials.csv`; the rates are those at the base batch size.
+
+With several labels, the metrics of each follow in further columns.
+"""
+
+
+def best_trial(study: Study) -> FrozenTrial:
+    """Return the complete trial with the best validation AUC, the first one of equals; or None."""
+    return max(complete_trials(study), key=lambda trial: trial.value, default=None)
+
+
+def settings_of(trial: FrozenTrial) -> RunSettings:
+    """Return the settings with which a trial was trained."""
+    return RunSettings.from_dict(trial.user_attrs["settings"])
+
+
+def final_settings(trial: FrozenTrial) -> RunSettings:
+    """Return the settings that train a trial's best epoch on all train rows.
+
+    A plateau needs the held-out rows again: the run then trains on the others, as the trial did.
+    All rates are written out, unless the preset has values of its own for a large batch.
+    """
+    found = settings_of(trial)
+    if found.lr_schedule == "plateau":
+        found = replace(found, early_stopping=PATIENCE)
+    else:
+        epochs = outcome_of(trial).best_epoch
+        how = {"validation_fraction": 0.0, "validation_split": "random"}
+        how["reset_embeddings"] = found.reset_embeddings and epochs > 1
+        found = replace(found, epochs=epochs, **how)
+    filled = replace(found, overrides={**base_rates(found), **found.overrides})
+    same = filled.hyperparameters("table") == found.hyperparameters("table")
+    return filled if same else found
+
+
+def write_trials(out: Path, study: Study) -> None:
+    """Write the table of trials and the best settings so far."""
+    trials = finished_trials(study)
+    path = out / "trials.csv"
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        found = dict.fromkeys(name for each in trials for name in outcome_of(each).targets)
+        writer = csv.DictWriter(file, [*COLUMNS, *found])
+        writer.writeheader()
+        writer.writerows(map(_row, trials))
+    best = best_trial(study)
+    if best is not None:
+        comment = (
+            f"By cowclip tune: validation AUC {best.value:.5f} in trial {best.number} of "
+            f"{len(trials)}. Train with: cowclip train DATA --settings settings.yaml --out RUN"
+        )
+        write_settings(out / "settings.yaml", final_settings(best), comment=comment)
+
+
+def _row(trial: FrozenTrial) -> dict[str, object]:
+    settings, found = settings_of(trial), outcome_of(trial)
+    names = ("ended", "best_epoch", "epochs", "seconds")
+    scores = ("auc", "auc_error", "log_loss") if found.epochs else ()
+    return {
+        "trial": trial.number,
+        "start": trial.user_attrs.get("start", "search"),
+        **{name: getattr(found, name) for name in names},
+        **{f"validation_{name}": getattr(found, name) for name in scores},
+        "base_batch_size": settings.base_batch_size,
+        "rule": settings.rule,
+        "clip": settings.effective_clip,
+        **base_rates(settings),
+        **found.targets,
+    }
+
+
+def write_figure(out: Path, study: Study) -> None:
+    """Write `history.svg`, if a trial is complete."""
+    best, importance = best_trial(study), _importance(study)
+    if best is None:
+        return
+    figure, axes = panels(3 if importance else 2)
+    _draw_history(axes[0], finished_trials(study))
+    _draw_epochs(axes[1], best)
+    if importance:
+        names = list(importance)[::-1]
+        axes[2].barh(names, [importance[name] for name in names], color=BLUE)
+        axes[2].set(title="importance (PED-ANOVA)", xlabel="share of the variance")
+    save_figure(figure, out / "history.svg")

@@ -1,4 +1,4 @@
-"""Draw the paper's figures from results and data."""
+"""Draw the paper's figures from the results of runs, and from data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cowclip_merlin.experiments.figures import (
     draw_multipliers,
     draw_times,
 )
-from cowclip_merlin.experiments.planning.plan import PlannedRun, RunResults
-from cowclip_merlin.experiments.planning.sizing import Sizing
-from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.experiments.on_data.plan import PlannedRun, RunResults
+from cowclip_merlin.experiments.results import Result
+from cowclip_merlin.experiments.sizing import Sizing
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
@@ -34,37 +34,41 @@ _PANELS = {
 }
 """Label of the vertical axis -> column of `metrics.csv` and its factor."""
 
+Groups = Mapping[tuple[str, int | str], Sequence[Result]]
 
-def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figure:
-    """Draw Figures 5 and 6: test AUC and losses by epoch, one curve per line and batch.
 
-    Args:
-        results: results of the runs, without the diverged ones; one or more must remain.
-        sizing: batches of the runs.
-        runs_folder: parent of the run folders.
+def _grouped(results: RunResults) -> Groups:
+    """Return the results by line and multiplier, without diverged runs."""
+    groups: dict[tuple[str, int | str], list[Result]] = {}
+    for run, result in results.items():
+        if result.status == "done":
+            groups.setdefault((run.label, run.multiplier), []).append(result)
+    return groups
+
+
+def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figure | None:
+    """Draw Figures 5 and 6, test AUC and losses by epoch; None if every run diverged.
+
+    There is one curve per line and batch.
 
     Raises:
         InputError: if a run folder lacks metrics.
     """
-    groups = _by_line_and_multiplier(results)
-    return draw_epochs(
-        {
-            title: [
-                _epoch_curve(_label(key, sizing), group, runs_folder, column, factor)
-                for key, group in groups.items()
-            ]
-            for title, (column, factor) in _PANELS.items()
-        }
-    )
+    groups = _grouped(results)
 
+    def curve(label: str, group: Sequence[Result], column: str, factor: float) -> Curve:
+        rows = [_metrics(runs_folder, result) for result in group]
+        runs = [[factor * float(row[column]) for row in run] for run in rows]
+        return Curve(label=label, x=tuple(range(1, len(runs[0]) + 1)), runs=runs)
 
-def _epoch_curve(
-    label: str, group: Sequence[Result], runs_folder: Path, column: str, factor: float
-) -> Curve:
-    runs = [
-        [factor * float(row[column]) for row in _metrics(runs_folder, result)] for result in group
-    ]
-    return Curve(label=label, x=tuple(range(1, len(runs[0]) + 1)), runs=runs)
+    measures = {
+        title: [
+            curve(f"{label}, batch {sizing.batch(m):,}", group, *column)
+            for (label, m), group in groups.items()
+        ]
+        for title, column in _PANELS.items()
+    }
+    return draw_epochs(measures) if groups else None
 
 
 def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
@@ -78,20 +82,34 @@ def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
     return found
 
 
-def time_figure(results: RunResults, sizing: Sizing) -> Figure:
-    """Draw Figure 1: relative time of an epoch and time of a step, by batch, with the paper's."""
+def _of_line(label: str, results: RunResults) -> dict[int | str, Sequence[Result]]:
+    return {m: group for (name, m), group in _grouped(results).items() if name == label}
+
+
+def _by_seed(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Transpose the values of each multiplier to one run per seed that all multipliers have."""
+    return [list(run) for run in zip(*values)]
+
+
+def time_figure(results: RunResults, sizing: Sizing) -> Figure | None:
+    """Draw Figure 1, times of an epoch and of a step by batch; None if every run diverged."""
     curves = []
-    for label in dict.fromkeys(run.label for run in results):
-        groups = {sizing.batch(m): group for m, group in _by_multiplier(label, results).items()}
+    for label in dict.fromkeys(label for label, _ in _grouped(results)):
+        groups = {sizing.batch(m): group for m, group in _of_line(label, results).items()}
         seconds = [[result.seconds / result.epochs for result in g] for g in groups.values()]
         curves.append(Curve(label=label, x=tuple(groups), runs=_by_seed(seconds)))
-    return draw_times(curves, rows=sizing.rows)
+    return draw_times(curves, rows=sizing.rows) if curves else None
 
 
 def multiplier_figure(experiment: Experiment, results: RunResults) -> Figure | None:
     """Draw AUC against the multiple of the base batch; None if no line has several multiples."""
-    ours = [_auc_curve(line.label, results) for line in experiment.lines]
-    curves = [curve for curve in ours if curve is not None]
+    curves = []
+    for line in experiment.lines:
+        groups = _of_line(line.label, results)
+        if not groups or set(groups) & set(NAMED_MULTIPLIERS):
+            continue
+        auc = _by_seed([[100 * result.auc for result in group] for group in groups.values()])
+        curves.append(Curve(label=line.label, x=tuple(groups), runs=auc))
     if not any(len(curve.x) > 1 for curve in curves):
         return None
     published = [
@@ -100,39 +118,6 @@ def multiplier_figure(experiment: Experiment, results: RunResults) -> Figure | N
         if (known := {m: v for m, v in line.published.items() if m not in NAMED_MULTIPLIERS})
     ]
     return draw_multipliers(curves, published)
-
-
-def _auc_curve(label: str, results: RunResults) -> Curve | None:
-    groups = _by_multiplier(label, results)
-    if not groups or set(groups) & set(NAMED_MULTIPLIERS):
-        return None
-    auc = [[100 * result.auc for result in group] for group in groups.values()]
-    return Curve(label=label, x=tuple(groups), runs=_by_seed(auc))
-
-
-def _by_seed(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Transpose the values of each multiplier to one run per seed that all multipliers have."""
-    return [list(run) for run in zip(*values)]
-
-
-def _by_multiplier(label: str, results: RunResults) -> dict[int | str, list[Result]]:
-    """Return a line's results by multiplier, without diverged runs."""
-    groups = _by_line_and_multiplier(results)
-    return {multiplier: group for (name, multiplier), group in groups.items() if name == label}
-
-
-def _by_line_and_multiplier(results: RunResults) -> Mapping[tuple[str, int | str], list[Result]]:
-    """Return the results by line and multiplier, without diverged runs."""
-    groups: dict[tuple[str, int | str], list[Result]] = {}
-    for run, result in results.items():
-        if result.status == "done":
-            groups.setdefault((run.label, run.multiplier), []).append(result)
-    return groups
-
-
-def _label(key: tuple[str, int | str], sizing: Sizing) -> str:
-    label, multiplier = key
-    return f"{label}, batch {sizing.batch(multiplier):,}"
 
 
 def id_frequency_figure(data: PreparedData) -> Figure:

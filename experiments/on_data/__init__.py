@@ -1,0 +1,1 @@
+"""Experiments on prepared data: plans of runs, trainings, their tables and figures."""

@@ -1,0 +1,1 @@
+"""Experiments on a log sorted by time: replays, and ids in buckets."""

@@ -1,1 +1,0 @@
-"""Plan the runs of an experiment: batches and rates for the data's size, settings, sweeps."""

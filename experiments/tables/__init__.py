@@ -1,1 +1,0 @@
-"""Make the paper's tables with our numbers: cells, text and JSON files."""
