@@ -43,7 +43,8 @@ from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.id_map import zeros
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.layout import FieldRules
-from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
+from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import JsonObject
 from harness import Benchmark, markdown, output_of
 

@@ -6,7 +6,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from cowclip_merlin.tables import admission, batch_loops, expiry, id_map
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.id_map import NO_FIELD
 from cowclip_merlin.tables.layout import IdsOrArray
+from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.types import Array
 
 _BY_ROW = ("ids", "fields", "last_seen")
@@ -199,6 +200,27 @@ def merged(states: Sequence[Mapping[str, Array]], *, first: bool = True) -> dict
             clock = max(x[1] for x in parts)
             whole[name] = np.array([reserved, clock, reserved, reserved, 0, 0], np.int64)
     return whole
+
+
+class GrowingParts(NamedTuple):
+    """The arrays of a growing table in snapshots, of which each worker has those of its ids.
+
+    Attributes:
+        prefix: what their names begin with.
+    """
+
+    prefix: str
+
+    def has(self, name: str) -> bool:
+        """Whether an array is one of them."""
+        return name.startswith(self.prefix)
+
+    def joined(
+        self, parts: Iterator[dict[str, Array]], count: int, rank: int, size: int
+    ) -> dict[str, Array]:
+        """Return the rows of one of `size` workers, from the parts of `count` workers."""
+        own = [rows_of(part_of(part, self.prefix), rank, size) for part in parts]
+        return {f"{self.prefix}{name}": x for name, x in merged(own, first=rank == 0).items()}
 
 
 def _reserved(state: Mapping[str, Array]) -> int:

@@ -5,6 +5,12 @@ the process, the newest complete snapshot stays. A manifest has the SHA-256 of e
 
     FOLDER/40/manifest.json
     FOLDER/40/table0.w.bin
+
+Several workers may each have a part of the tables. Then each writes its part, worker 0 the last
+one, so a snapshot is complete when that is there. Any number of workers reads all parts.
+
+    FOLDER/40                   of worker 0; `extra` names the number of workers
+    FOLDER/workers/1-of-2/40    of worker 1
 """
 
 from __future__ import annotations
@@ -15,11 +21,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,6 +45,9 @@ from cowclip_merlin.types import Array, Json, JsonObject
 KEEP = 2
 FORMAT = 1
 MANIFEST = "manifest.json"
+WORKERS = "workers"
+"""Folder of the parts, and the name in `extra` of the number of workers."""
+
 _AT_ONCE = 1 << 24  # bytes that are hashed and written together
 
 
@@ -55,6 +63,18 @@ class Snapshot(NamedTuple):
     number: int
     arrays: dict[str, Array]
     extra: Json
+
+
+class Divided(Protocol):
+    """The arrays of which each worker has a part."""
+
+    def has(self, name: str) -> bool:
+        """Whether an array is one of them."""
+
+    def joined(
+        self, parts: Iterator[dict[str, Array]], count: int, rank: int, size: int
+    ) -> dict[str, Array]:
+        """Return the part of one of `size` workers, from those of `count` workers."""
 
 
 def save_snapshot(
@@ -74,6 +94,7 @@ def save_snapshot(
 
     Raises:
         InputError: the number is not above that of every snapshot there.
+        OSError: the disk is full, or not writable.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,9 +102,12 @@ def save_snapshot(
     if number <= newest:
         raise InputError(f"{folder}: snapshot {newest} is there; {number} is not above it")
     _remove_unfinished(folder)
-    with files.atomic_folder(folder / str(number)) as made:
-        made.mkdir()
-        _write(made, arrays, extra)
+    try:
+        with files.atomic_folder(folder / str(number)) as made:
+            made.mkdir()
+            _write(made, arrays, extra)
+    except OSError as error:  # that of a full disk names no file, and others one that is gone
+        raise OSError(error.errno, error.strerror, str(folder / str(number))) from error
     _flush_folder(folder)
     for old in sorted(numbers(folder))[: -max(keep, 1)]:
         _remove(folder / str(old))
@@ -107,13 +131,47 @@ def times(folder: Path | str) -> dict[int, float]:
     return found
 
 
-def set_aside(folder: Path | str, number: int, why: str) -> None:
-    """Rename a snapshot to WHY-NUMBER, so that it is none any more; a number follows if needed."""
-    snapshot, name = Path(folder) / str(number), f"{why}-{number}"
-    others = (f"{name}-{i}" for i in itertools.count(2))
-    while snapshot.with_name(name).exists():
-        name = next(others)
-    snapshot.rename(snapshot.with_name(name))
+def part_folder(folder: FilePath, rank: int, size: int) -> FilePath:
+    """Return the folder of the parts of one worker."""
+    return folder / WORKERS / f"{rank}-of-{size}" if rank else folder
+
+
+def number_of_parts(extra: Json) -> int:
+    """Return how many workers have written a snapshot, by its `extra`."""
+    return extra.get(WORKERS, 1) if isinstance(extra, dict) else 1
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders of all parts, that of worker 0 last."""
+    return [*(folder / WORKERS).glob("*-of-*"), folder]
+
+
+def set_aside(folder: Path, number: int, why: str) -> None:
+    """Rename a snapshot and its parts to WHY-NUMBER, so that it is none any more.
+
+    Another number follows if such a folder is there.
+    """
+    for part in _folders(folder):
+        if number in numbers(part):
+            name = f"{why}-{number}"
+            others = (f"{name}-{i}" for i in itertools.count(2))
+            while (part / name).exists():
+                name = next(others)
+            (part / str(number)).rename(part / name)
+
+
+def remove_parts(folder: Path, which: Callable[[int], bool]) -> None:
+    """Remove parts of other workers than worker 0 by their numbers."""
+    for part in _folders(folder)[:-1]:
+        for number in filter(which, numbers(part)):
+            shutil.rmtree(part / str(number))
+
+
+def remove_snapshots(folder: Path, which: Callable[[int], bool]) -> None:
+    """Remove snapshots by their numbers, and then their parts."""
+    for number in filter(which, numbers(folder)):
+        _remove(folder / str(number))
+    remove_parts(folder, which)
 
 
 def load_snapshot(
@@ -153,6 +211,95 @@ def _load(made: Path, number: int, wanted: Callable[[str], bool] | None) -> Snap
     return Snapshot(number, arrays, manifest["extra"])
 
 
+def load_part(
+    folder: str | FilePath,
+    number: int,
+    divided: Divided,
+    *,
+    rank: int = 0,
+    size: int = 1,
+    wanted: Callable[[str], bool] | None = None,
+) -> Snapshot:
+    """Read what one worker needs of a snapshot, whatever number of workers has written it.
+
+    Args:
+        folder: of the snapshots, or their address.
+        number: of the snapshot.
+        divided: the arrays of which each worker has a part.
+        rank: number of the worker.
+        size: number of workers; a single one has all rows.
+        wanted: tells by its name whether an array is read; None reads all.
+
+    Raises:
+        InputError: if a part is missing or damaged.
+    """
+    every = wanted or (lambda name: True)
+    first = load_snapshot(folder, number, wanted=lambda x: every(x) and not divided.has(x))
+    count = number_of_parts(first.extra)
+
+    def part(other: int) -> dict[str, Array]:
+        where = part_folder(path_of(folder), other, count)
+        return load_snapshot(where, number, wanted=lambda x: every(x) and divided.has(x)).arrays
+
+    own = (
+        part(rank) if count == size else divided.joined(map(part, range(count)), count, rank, size)
+    )
+    return first._replace(arrays=first.arrays | own)
+
+
+def load_newest(
+    folder: Path,
+    load: Callable[[int], Snapshot],
+    damaged: Callable[[int, int, InputError], None],
+) -> Snapshot:
+    """Load the newest snapshot that is not damaged.
+
+    Args:
+        folder: of the snapshots, which has some.
+        load: loads the one of a number.
+        damaged: is called with the number of a damaged one, that of the next one, and the error.
+
+    Raises:
+        InputError: all are damaged; the error is that of the oldest one.
+    """
+    number, *older = sorted(numbers(folder), reverse=True)
+    for other in older:
+        try:
+            return load(number)
+        except InputError as error:
+            damaged(number, other, error)
+            number = other
+    return load(number)
+
+
+def link_snapshot(folder: Path, number: int, target: Path, as_number: int) -> None:
+    """Copy a snapshot and its parts to another folder, by hard links if the disk has them.
+
+    Its files never change, so both share them. As it is written, worker 0's part comes last.
+    """
+    count = number_of_parts(load_snapshot(folder, number, wanted=lambda name: False).extra)
+    for rank in reversed(range(count)):
+        source, copy = (part_folder(each, rank, count) for each in (folder, target))
+        copy.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(copy)
+        if (copy / str(as_number)).exists():  # a part that a killed process left
+            _remove(copy / str(as_number))
+        with files.atomic_folder(copy / str(as_number)) as made:
+            made.mkdir()
+            for file in (source / str(number)).iterdir():
+                _link(file, made / file.name)
+            _flush_folder(made)
+        _flush_folder(copy)
+
+
+def _link(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # a disk without hard links
+        with open(file, "rb") as stream:
+            _write_file(target, iter(lambda: stream.read(_AT_ONCE), b""))
+
+
 def copy_snapshot(folder: Path, number: int, address: str, *, keep: int = KEEP) -> None:
     """Copy a snapshot to an address unless it is there, and remove all but the newest few there.
 
@@ -185,73 +332,6 @@ def _parents(address: str, file: str | None = None) -> set[str]:
     """Return the folders at an address that hold a file of this name, or any file."""
     found = (name.partition("/") for name in listed_files(address))
     return {folder for folder, _, rest in found if rest and file in (None, rest)}
-
-
-class SnapshotWriter:
-    """Copies a state at once, and writes it to the disk in a thread.
-
-    Args:
-        folder: of the snapshots.
-        keep: complete snapshots that stay.
-        copy: is called with the number of each snapshot, to copy it; None for none.
-
-    Attributes:
-        problem: why the last snapshot could not be copied; None if it was.
-    """
-
-    def __init__(
-        self, folder: Path, *, keep: int = KEEP, copy: Callable[[int], None] | None = None
-    ) -> None:
-        self._folder, self._keep, self._copy = folder, keep, copy
-        self.problem: InputError | None = None
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
-        self._writing: Future[Path] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a snapshot was begun that `finished` has not returned."""
-        return self._writing is not None
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether a snapshot was begun that is neither on the disk nor failed."""
-        return self._writing is not None and not self._writing.done()
-
-    def begin(self, number: int, arrays: Mapping[str, Array], extra: Json) -> None:
-        """Begin to write a snapshot; `finished` tells when it is on the disk.
-
-        Args:
-            number: of the snapshot.
-            arrays: by name; they may change when this returns.
-            extra: JSON.
-        """
-        copies = {name: np.array(x) for name, x in arrays.items()}
-        self._writing = self._threads.submit(self._save, number, copies, extra)
-
-    def _save(self, number: int, arrays: Mapping[str, Array], extra: Json) -> Path:
-        made = save_snapshot(self._folder, number, arrays, extra, keep=self._keep)
-        self.problem = None
-        if self._copy is not None:
-            try:
-                self._copy(number)
-            except InputError as error:  # the one on the disk is whole
-                self.problem = error
-        return made
-
-    def finished(self, *, wait: bool = False) -> int | None:
-        """Return the number of a snapshot that is on the disk since the last call, or None.
-
-        Raises:
-            InputError, OSError: it could not be written.
-        """
-        if self._writing is None or not (wait or self._writing.done()):
-            return None
-        writing, self._writing = self._writing, None
-        return int(writing.result().name)
-
-    def close(self) -> None:
-        """End the thread when it has written what it began."""
-        self._threads.shutdown(wait=True)
 
 
 def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:

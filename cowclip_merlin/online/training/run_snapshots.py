@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from cowclip_merlin.addresses import Address, upload_file
@@ -14,20 +15,14 @@ from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.turns import Alone
 from cowclip_merlin.tables import snapshot
-from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
-from cowclip_merlin.tables.snapshot_parts import (
-    WORKERS,
-    PartsWriter,
-    load_own,
-    load_whole,
-    remove_parts,
-    set_parts_aside,
-)
+from cowclip_merlin.tables.growing_shard import GrowingParts
+from cowclip_merlin.tables.snapshot import Snapshot, load_part
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import Array, JsonObject
 
 SNAPSHOTS = "snapshots"
-TABLE = "trainer.table."
-"""What the names of the growing table's arrays in a snapshot begin with."""
+TABLE = GrowingParts("trainer.table.")
+"""The growing table's arrays in a snapshot."""
 
 
 class RunSnapshots:
@@ -51,12 +46,9 @@ class RunSnapshots:
         self._copies = settings.snapshots and Address(settings.snapshots)
         self._config_is_there = False
         self._keep = settings.keep_snapshots
-        self.writer = self._make_writer()
-
-    def _make_writer(self) -> SnapshotWriter:
-        if self._team.size > 1:
-            return PartsWriter(self._folder, self._team.size, keep=self._keep)
-        return SnapshotWriter(self._folder, keep=self._keep, copy=self.copy)
+        copy = self.copy if team.size == 1 else None
+        how = {"keep": self._keep, "workers": team.size, "copy": copy}
+        self.writer = SnapshotWriter(self._folder, **how)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the snapshots on the disk."""
@@ -82,8 +74,6 @@ class RunSnapshots:
             features: columns of the trainer.
         """
         extra: JsonObject = {"position": list(position)} | noted(features)
-        if self._team.size > 1:
-            extra[WORKERS] = self._team.size
         self.writer.begin(number, arrays, extra)
 
     def copy(self, number: int) -> None:
@@ -105,19 +95,15 @@ class RunSnapshots:
         Raises:
             InputError: all are damaged.
         """
-        *others, number = sorted(self.numbers())
-        try:
-            found = self._team.load(number, lambda: self._load(number))
-        except InputError as error:
-            if not others:
-                raise
-            self._warn(f"{error}; going on from snapshot {others[-1]}")
-            set_parts_aside(self._folder, number, "damaged")
-            return self.load_newest()
-        remove_parts(self._folder, lambda known: known > number)
-        return found
 
-    def _load(self, number: int) -> Snapshot:
-        if self._team.size == 1:
-            return load_whole(self._folder, number, TABLE)
-        return load_own(self._folder, number, TABLE, 0, self._team.size)
+        def load(number: int) -> Snapshot:
+            own = partial(load_part, self._folder, number, TABLE, size=self._team.size)
+            return self._team.load(number, own)
+
+        def damaged(number: int, older: int, error: InputError) -> None:
+            self._warn(f"{error}; going on from snapshot {older}")
+            snapshot.set_aside(self._folder, number, "damaged")
+
+        found = snapshot.load_newest(self._folder, load, damaged)
+        snapshot.remove_parts(self._folder, lambda known: known > found.number)
+        return found

@@ -31,8 +31,7 @@ from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers, times
-from cowclip_merlin.tables.snapshot_parts import set_parts_aside
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, times
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
@@ -237,7 +236,7 @@ def roll_back(run: str | Path, snapshot: int) -> list[int]:
         load_snapshot(folder, snapshot)  # refuses a damaged one
         newer = [number for number in known if number > snapshot]
         for number in reversed(newer):  # a kill leaves the newest ones that were not reached
-            set_parts_aside(folder, number, "rolled-back")
+            set_aside(folder, number, "rolled-back")
     return newer
 
 

@@ -23,11 +23,11 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     changes_of,
 )
+from cowclip_merlin.tables.growing_shard import GrowingParts
 from cowclip_merlin.tables.growing_table import with_more_fields
 from cowclip_merlin.tables.id_map import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.tables.snapshot import part_of
-from cowclip_merlin.tables.snapshot_parts import load_whole
+from cowclip_merlin.tables.snapshot import load_part, part_of
 from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class ServedModel:
         if columns is not None:  # the trainer may already have written what comes next
             features = features.only(columns)
         folder = path_of(run) / "snapshots"
-        snapshot = load_whole(folder, number, _TABLE, wanted=_is_served)
+        snapshot = load_part(folder, number, GrowingParts(_TABLE), wanted=_is_served)
         lacking, arrays = lacking_in(snapshot.extra, features), snapshot.arrays
         scorer = DenseScorer(settings, features)
         try:

@@ -10,8 +10,8 @@ from shard_steps import event
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers
-from cowclip_merlin.tables.snapshot_parts import load_whole, part_folder
+from cowclip_merlin.online.training.run_snapshots import TABLE
+from cowclip_merlin.tables.snapshot import load_part, load_snapshot, numbers, part_folder
 
 FIRST, LAST, NEWEST = 700, 1000, 1200
 FEATURES = """\
@@ -106,7 +106,7 @@ def state(run):
     """The newest snapshot of a run, with all rows by field and id."""
     folder = run / "snapshots"
     number = max(numbers(folder))
-    arrays = load_whole(folder, number, "trainer.table.").arrays
+    arrays = load_part(folder, number, TABLE).arrays
     fields, ids = arrays["trainer.table.fields"], arrays["trainer.table.ids"]
     rows = np.flatnonzero(fields != 0xFFFF)
     order = rows[np.lexsort((ids[rows], fields[rows]))]

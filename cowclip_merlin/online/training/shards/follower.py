@@ -35,10 +35,8 @@ from cowclip_merlin.online.training.shards.turns import (
 from cowclip_merlin.online.training.step_journal import Step
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter, part_of
-from cowclip_merlin.tables.snapshot_parts import load_own, part_folder
-
-_ALL = 1 << 30  # worker 0 removes old parts
+from cowclip_merlin.tables.snapshot import Snapshot, load_part, part_of
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 
 
 class Follower:
@@ -66,8 +64,8 @@ class Follower:
         self.trainer, self.group, self._start, self._warn = trainer, trainer.group, start, warn
         self._events, self._folder, self._stop = events, folder / SNAPSHOTS, GracefulStop()
         self._pipeline = StepPipeline(trainer, lambda *_: None)
-        own = part_folder(self._folder, self.group.rank, self.group.size)
-        self._snapshots = SnapshotWriter(own, keep=_ALL)
+        place = {"rank": self.group.rank, "workers": self.group.size}
+        self._snapshots = SnapshotWriter(self._folder, **place)
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
             self._repeats = RepeatFilter(settings.repeats_window, settings.repeats_keys)
@@ -123,7 +121,7 @@ class Follower:
         rank, size = self.group.rank, self.group.size
         try:
             return load_together(
-                self.group, lambda: load_own(self._folder, number, TABLE, rank, size)
+                self.group, lambda: load_part(self._folder, number, TABLE, rank=rank, size=size)
             )
         except InputError as error:  # worker 0 says which one comes next
             self._warn(str(error))
@@ -163,7 +161,7 @@ class Follower:
         self._snapshots.finished(wait=True)
         if self._changes is not None and turn.factor:
             self._changes.snapshot_begins(turn.number)
-        state = {f"{TABLE}{name}": x for name, x in self.trainer.table.state().items()}
+        state = {f"{TABLE.prefix}{name}": x for name, x in self.trainer.table.state().items()}
         self._snapshots.begin(turn.number, state, {})
 
     def _serve(self, turn: Turn, changes: TableChanges) -> None:
