@@ -200,9 +200,6 @@ def _make(
             return Vocabulary.of(rows.counts(name), recipe.freq_threshold)
 
         written = _write_vocabularies(data, log_format, vocabulary, encoder, ids)
-        if settings.extend and written.lost:
-            rare = f"its {written.lost:,} rare values begin to count again"
-            print(f"{base.path}: has no rare.*.parquet; {rare}")
         sizes = {name: FIRST_VALUE + len(count) for name, count in written.counts.items()}
         sizes = {name: sizes[log_format.table_of(name)] for name in log_format.categorical}
         if base is not None:
@@ -311,14 +308,12 @@ class _Written(NamedTuple):
         values: hash of the values in the order of their ids.
         two_texts: two texts of what may be one value, or None.
         checksums: file -> checksum.
-        lost: how often values came that were rare in an earlier log, whose folder lacks them.
     """
 
     counts: FieldCounts
     values: str
     two_texts: dict[str, tuple[str, str] | None]
     checksums: dict[str, str]
-    lost: int = 0
 
 
 def _write_vocabularies(
@@ -342,7 +337,7 @@ def _write_vocabularies(
             np.save(ids / f"{name}.npy", encoder.ids(name, found.kept["value"]))
         return found, checksums
 
-    made, values, lost = _Written({}, "", {}, {}), ValuesHash(), 0
+    made, values = _Written({}, "", {}, {}), ValuesHash()
     with Threads(cpu_threads()) as threads:
         every = threads.in_order(write, log_format.tables)
         for name, (found, checksums) in zip(log_format.tables, every):
@@ -351,8 +346,7 @@ def _write_vocabularies(
             made.counts[name] = found.kept["count"].to_numpy()
             made.two_texts[name] = two_texts(texts)
             made.checksums.update(checksums)
-            lost += found.lost
-    return made._replace(values=values.hexdigest(), lost=lost)
+    return made._replace(values=values.hexdigest())
 
 
 def _tell(out: Path, prepared: PreparedData, ingest: Ingest, *, remedy: bool) -> None:

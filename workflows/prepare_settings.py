@@ -365,12 +365,6 @@ class PrepareSettings(Settings):
             if given and given != value:
                 name = {"shared": "share_embedding", "labels": "label"}.get(name, name)
                 raise InputError(f"`{name}`: {self.base} has other columns; omit `{name}`")
-        for name in log_format.tables:
-            for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
-                if not (base.path / "categories" / file).is_file():
-                    raise InputError(
-                        f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
-                    )
         base.verify_categories()
         return self.with_text_options(log_format.of_file(self.files[0]))
 

@@ -37,13 +37,11 @@ class Vocabulary(NamedTuple):
         kept: the values with ids from 3 on, in their order; text in chunks of `string`.
         rare: the values without an id, so that `extend` can go on counting them.
         missing: how often a value was missing.
-        lost: how often values without an id came that are not in `rare`.
     """
 
     kept: pa.Table
     rare: pa.Table
     missing: int
-    lost: int = 0
 
     @classmethod
     def of(cls, counts: pa.Table, threshold: int) -> Vocabulary:
@@ -58,7 +56,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def read(cls, categories: Path, name: str) -> Vocabulary:
-        """Read what `write` wrote."""
+        """Read what `write` wrote, whose files are all there."""
         import pyarrow.parquet as pq
 
         table = pq.read_table(categories / f"unique.{name}.parquet", columns=[name, f"{name}_size"])
@@ -67,7 +65,7 @@ class Vocabulary(NamedTuple):
         rare = pq.read_table(file).cast(_schema()) if file.exists() else _schema().empty_table()
         meta = pq.read_table(categories / f"meta.{name}.parquet").to_pydict()
         seen = dict(zip(meta["kind"], map(int, meta["num_observed"]), strict=True))
-        return cls(kept, rare, seen["null"], seen["oov"] - _sum(rare))
+        return cls(kept, rare, seen["null"])
 
     def extended(self, counts: pa.Table, threshold: int) -> Vocabulary:
         """Put the new values of a log behind these; values keep their ids, and counts add up.
@@ -88,7 +86,7 @@ class Vocabulary(NamedTuple):
         new, rare = (_by_frequency(others.filter(x)) for x in (pc.invert(is_rare), is_rare))
         kept = pa.concat_tables([_in_chunks(whole.take(places)), new])
         missing = self.missing + _sum(counts.filter(is_missing))
-        return Vocabulary(kept, rare, missing, self.lost)
+        return Vocabulary(kept, rare, missing)
 
     def write(self, name: str, categories: Path) -> dict[str, str]:
         """Write the files that NVTabular's Categorify reads; return file -> checksum.
@@ -118,7 +116,7 @@ class Vocabulary(NamedTuple):
     @property
     def _seen(self) -> list[int]:
         """How often each special id was seen."""
-        return [0, self.missing, self.lost + _sum(self.rare)]
+        return [0, self.missing, _sum(self.rare)]
 
     def counts(self) -> pa.Table:
         """Return id, value and count: padding, missing and out of vocabulary first, as nulls."""

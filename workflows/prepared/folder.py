@@ -196,9 +196,10 @@ class PreparedData:
         )
 
     def verify_categories(self) -> None:
-        """Verify the vocabularies."""
-        for file in sorted((self.path / "categories").glob("*.parquet")):
-            self.verify(file)
+        """Reject vocabularies of which a file has changed or is gone."""
+        for file in self.checksums:
+            if file.startswith("categories/"):
+                self.verify(self.path / file)
 
 
 @dataclass(frozen=True, kw_only=True)
