@@ -8,13 +8,14 @@ import pytest
 from data import PLAIN, ROLES, VECTORS, features_of, frame, write
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.event_log import EventLog, RawLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.messages import encode_messages, encode_requests
 from cowclip_merlin.online.events.values import MISSING
-from cowclip_merlin.online.joining.matching import ExampleWriter
-from cowclip_merlin.online.joining.messages import MessageParser
+from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.producing.producer import EventMessages
 from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference
 from cowclip_merlin.system.files import write_json
@@ -98,12 +99,11 @@ def events_of(features, tmp_path_factory):
         if door == "joined":  # for one label
             one = features(*[name for name in ROLES if name != "labels"])
             file = write(folder / "joined.csv", frame().head(SOME))
-            raws = [(raw, EventMessages(one).impressions(raw, raw.times))
-                    for raw in RawLog([file], one)]  # fmt: skip
-            assert not any("click" in json.loads(m) for _, sent in raws for m in sent)
-            writer = ExampleWriter("click", 0.5)
-            values = [writer.write(m, 1) for _, sent in raws for m in sent]
-            found = good(encode_messages(values, one))
+            messages = EventMessages(one)
+            shown = [m for raw in RawLog([file], one) for m in messages.impressions(raw, None)]
+            assert not any("click" in json.loads(m) for m in shown)
+            examples, _ = joined(shown, one, folder)
+            found = good(encode_messages(examples, one))
             np.testing.assert_allclose(np.exp(found.offsets), 0.5, rtol=1e-6)
             return found
         columns = features()
@@ -133,6 +133,22 @@ def events_of(features, tmp_path_factory):
         return made[door]
 
     return get
+
+
+def joined(impressions, columns, folder):
+    """What a join makes of impressions with a click each: examples, and what is damaged and why."""
+    keys = [json.loads(m).get("key", "") for m in impressions]
+    times = [json.loads(m).get("time", 0) for m in impressions]
+    clicks = [message({"key": key, "time": at}) for key, at in zip(keys, times)]
+    logs = [str(folder / name) for name in ("impressions", "clicks", "examples")]
+    for name, values in zip(logs, (impressions, clicks)):
+        FileLog(name).append(values)
+    settings = JoinSettings(window=60, negatives=0.5)
+    join_logs(*logs, columns, settings, state=folder / "state", until_end=True)
+    examples, damaged = FileLog(logs[2]), folder / "state.damaged-impressions.jsonl"
+    lines = damaged.read_text().splitlines() if damaged.exists() else []
+    values = [m.value for m in examples.read(examples.start(), len(keys))]
+    return values, [json.loads(line)["reason"] for line in lines]
 
 
 def records():
@@ -208,7 +224,7 @@ def test_weights_may_be_text(features):
     np.testing.assert_array_equal(events.weights, np.float32([1, 0, 2.5, 0.5, 1e-3, 3]))
 
 
-def test_a_missing_column_is_named(features, role):
+def test_a_missing_column_is_named(features, role, tmp_path):
     columns, row = features(), json.loads(message(records()[0]))
     for name in role.columns:
         less = {key: value for key, value in row.items() if key != name}
@@ -217,8 +233,9 @@ def test_a_missing_column_is_named(features, role):
         assert encode_messages([message(less)], columns)[1].reasons[0].startswith(usual)
         if name in columns.inputs:
             assert encode_requests([less], columns).damaged[0].startswith(usual)
-            joined = MessageParser(columns, columns.inputs).parse([message(less)], 9.0)
-            assert joined.damaged[0].startswith(usual)
+            one = features(*[name for name in ROLES if name != "labels"])
+            _, (reason,) = joined([message(less)], one, tmp_path / name)
+            assert reason.startswith(usual)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cowclip_merlin.online.events.values import format_time
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
-from cowclip_merlin.online.joining.matching import JoinCounts
+from cowclip_merlin.online.joining.state import JoinCounts
 from cowclip_merlin.online.logs.message_log import (
     LogUnavailable,
     Message,

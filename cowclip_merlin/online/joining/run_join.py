@@ -10,9 +10,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.joining.joiner import Joiner
 from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
-from cowclip_merlin.online.joining.matching import JoinCounts
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.joining.store import JoinStore
+from cowclip_merlin.online.joining.state import JoinCounts, JoinState
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.system.signals import GracefulStop, Stopped
@@ -67,7 +66,7 @@ def join_logs(
             for url in (impressions, actions)
         ]
         logs.append(stack.enter_context(closing(open_log(to, create=True))))
-        store = stack.enter_context(closing(JoinStore(state)))
+        store = stack.enter_context(closing(JoinState(state, settings)))
         lines = run_logger(Path(f"{state}.log"), log_format=monitoring.log_format)
         log = stack.enter_context(lines)
         stack.enter_context(stop.catch_signals())

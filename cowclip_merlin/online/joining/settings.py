@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE
 from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.settings import Settings, option
 
@@ -96,6 +98,23 @@ class JoinSettings(Settings):
         975
         """
         return self.hash_limit is None or hash_start(self.seed, key) < self.hash_limit
+
+    def example_end(self, name: str, label: int, *, late: bool = False) -> str:
+        """Return what an example has in place of the last brace of its impression.
+
+        Each example carries the rate of the negatives, so that nobody takes another column of the
+        impression for it.
+
+        Args:
+            name: of the label column.
+            label: of the example.
+            late: whether the click came after the window.
+
+        >>> JoinSettings(window=600, negatives=0.1).example_end("click", 1)
+        ',"click":1,"cowclip_sample_rate":0.1}'
+        """
+        more = {name: label, SAMPLE_RATE: self.negatives} | ({LATE: 1} if late else {})
+        return "," + json.dumps(more, separators=(",", ":"))[1:]
 
 
 def hash_start(seed: int, key: str) -> str:

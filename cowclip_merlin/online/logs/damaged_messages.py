@@ -11,7 +11,8 @@ from cowclip_merlin.online.logs.message_log import Message, Position
 MOST_LINES = 10_000
 """Lines that the file holds at most."""
 
-_MOST_BYTES = 1000  # of a message in the file
+MOST_BYTES = 1000
+"""Bytes of a message in the file at most."""
 
 
 class DamagedMessages:
@@ -66,7 +67,7 @@ def _after(
 
 
 def _line(message: Message, reason: str) -> str:
-    text = message.value[:_MOST_BYTES].decode("utf-8", "backslashreplace")
+    text = message.value[:MOST_BYTES].decode("utf-8", "backslashreplace")
     return json.dumps({"after": message.after, "reason": reason, "text": text}) + "\n"
 
 

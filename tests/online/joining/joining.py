@@ -9,7 +9,7 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.joining.store import JoinStore
+from cowclip_merlin.online.joining.state import JoinState
 from cowclip_merlin.online.logs.message_log import Message, MessageLog
 from cowclip_merlin.system.signals import GracefulStop
 
@@ -70,7 +70,7 @@ def logs_of(impressions, clicks):
 
 def open_joiner(logs, settings, folder, *, features=FEATURES, clock=lambda: NOW):
     """A joiner, and its store to close."""
-    store = JoinStore(folder / "state")
+    store = JoinState(folder / "state", settings)
     try:
         damaged = folder / "damaged-impressions", folder / "damaged-actions"
         return Joiner(*logs, features, settings, store, damaged, clock), store

@@ -28,16 +28,16 @@ from joining import (
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog, open_log
-from cowclip_merlin.online.joining import loop, matching
+from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.joining.store import JoinStore
+from cowclip_merlin.online.joining.state import JoinState
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.repeats import RepeatFilter
 
-STATEMENTS = ("add_impressions", "set_status", "add_clicks", "remove_clicks", "forget_impressions",
+STATEMENTS = ("add_impressions", "add_clicks", "set_status", "end_windows", "forget_impressions",
               "forget_clicks", "save_progress")  # fmt: skip
 
 
@@ -68,7 +68,7 @@ class Killer:
 @pytest.fixture
 def small_batches(monkeypatch):
     monkeypatch.setattr(loop, "READ_AT_ONCE", 13)
-    monkeypatch.setattr(matching, "CLOSED_AT_ONCE", 5)
+    monkeypatch.setattr("cowclip_merlin.online.joining.joiner.CLOSED_AT_ONCE", 5)
 
 
 def damaged_logs(impressions, clicks):
@@ -84,10 +84,14 @@ def damaged_of(folder):
 
 
 def patched(killer):
-    """Put a killer before each change of the store; `save_progress` is the last before a commit."""
+    """Put a killer before each change of the state, and before damaged messages are written.
+
+    `save_progress` is the last before a commit.
+    """
     patch = pytest.MonkeyPatch()
+    patch.setattr(DamagedMessages, "add", killer.before(DamagedMessages.add))
     for name in STATEMENTS:
-        patch.setattr(JoinStore, name, killer.before(getattr(JoinStore, name)))
+        patch.setattr(JoinState, name, killer.before(getattr(JoinState, name)))
     return patch
 
 
@@ -120,7 +124,7 @@ def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batche
         assert logs[2].values == whole[2].values, at
         assert counts == expected_counts, at
         assert damaged_of(folder) == damaged, at
-    assert {*killed} == {*STATEMENTS, "append", None} and len(killed) > 40
+    assert {*killed} == {*STATEMENTS, "add", "append", None} and len(killed) > 40
     assert examples_of(whole[2]) == merged.join(impressions, clicks, SETTINGS)[0]
 
 
@@ -130,8 +134,10 @@ def test_partitions_killed_again_and_again(tmp_path, small_batches, monkeypatch)
     broker = Broker().install(monkeypatch)
     parts = {kind: broker.make(kind, 3) for kind in kinds}
     for kind, source in zip(kinds, logs_of(*stream(2, 500, SETTINGS))):
-        for value in source.values:
+        for number, value in enumerate(source.values):
             draw.choices(parts[kind], [1, 2, 5])[0].add(value)
+            if number % 10 == 0:
+                draw.choice(parts[kind]).add(b"%d" % number)  # damaged
     examples, next_of = ListLog(name="examples"), {kind: {} for kind in kinds}
 
     def opened():
@@ -161,18 +167,27 @@ def test_partitions_killed_again_and_again(tmp_path, small_batches, monkeypatch)
         finally:
             patch.undo()
     assert kills > 30
-    merged_order = []
+    merged_order, wrong = [], {}
     for kind in kinds:
         messages, place = [], (0,)
         while place in next_of[kind]:
             messages.append(json.loads(next_of[kind][place].value))
             place = next_of[kind][place].after
-        assert sorted(each["request"] for each in messages) == sorted(
-            json.loads(value)["request"] for part in parts[kind] for _, value, _ in part.messages
+        wrong[kind] = [each for each in messages if type(each) is int]
+        messages = [each for each in messages if type(each) is dict]
+        values = [value for part in parts[kind] for _, value, _ in part.messages]
+        assert len(messages) + len(wrong[kind]) == len(values) and len(wrong[kind]) > 20
+        assert sorted(m["request"] for m in messages) == sorted(
+            row["request"] for row in map(json.loads, values) if type(row) is dict
         )
+        lines = (tmp_path / f"damaged-{kind}").read_text().splitlines()
+        assert [int(json.loads(line)["text"]) for line in lines] == wrong[kind]
         merged_order.append([(message["request"], message["time"]) for message in messages])
     expected, expected_counts = merged.join(*merged_order, SETTINGS)
     assert examples_of(examples) == expected
+    for kind, name in zip(kinds, ("impressions", "clicks")):
+        expected_counts[name] += len(wrong[kind])
+        expected_counts[f"damaged_{name}"] = len(wrong[kind])
     assert counts == expected_counts
 
 
@@ -289,23 +304,23 @@ def test_refuses_a_file_that_is_no_state(tmp_path, content):
 
 def test_a_full_disk_is_one_line_and_the_state_stays(tmp_path):
     """At the end of a transaction, as the limit of `ulimit -f` stops the file."""
-    store = JoinStore(tmp_path / "state")
+    store = JoinState(tmp_path / "state", SETTINGS)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         words = r"state: disk I/O error"
         with pytest.raises(InputError, match=words), store.transaction():
-            store.add_impressions([("key", 1, 0, b"x" * 1000)] * 200)
+            store.add_impressions([(f"r{i}", 1, b"x" * 1000) for i in range(200)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert store.sizes() == (0, 0)
     with store.transaction():
-        store.add_impressions([("key", 1, 0, b"x")])
+        store.add_impressions([("key", 1, b"x")])
     store.close()
 
 
 def test_a_mistake_in_the_program_is_no_wrong_input(tmp_path):
-    store = JoinStore(tmp_path / "state")
+    store = JoinState(tmp_path / "state", SETTINGS)
     with pytest.raises(sqlite3.ProgrammingError), store.transaction():
         store.add_clicks([("key",)])
     store.close()

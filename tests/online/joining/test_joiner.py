@@ -1,6 +1,7 @@
 """The join equals a merge by pandas, whatever the order of arrival."""
 
 import json
+import re
 from dataclasses import replace
 
 import merged
@@ -25,8 +26,8 @@ from joining import (
 from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.values import text_id
-from cowclip_merlin.online.joining import loop, matching
-from cowclip_merlin.online.joining.matching import ExampleWriter
+from cowclip_merlin.online.joining import loop
+from cowclip_merlin.online.joining.flink.statements import join_statement
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 KEYS = st.sampled_from("abcd")
@@ -49,26 +50,57 @@ def test_equals_a_merge_in_any_order_of_arrival(
 ):
     logs = logs_of(impressions, clicks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching, "CLOSED_AT_ONCE", slices)
+        patch.setattr("cowclip_merlin.online.joining.joiner.CLOSED_AT_ONCE", slices)
         counts = feed(logs, settings, tmp_path_factory.mktemp("join"), order)
     expected, expected_counts = merged.join(impressions, clicks, settings)
     assert examples_of(logs[2]) == expected
     assert counts == expected_counts
 
 
-NAMES = st.sampled_from(["klick\u00e9", "user", "cowclip_late"]) | st.text(max_size=3)
+NAMES = st.sampled_from(["klick\u00e9", "click", "cowclip_late"]) | st.text(max_size=3)
 VALUES = st.none() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=2), max_size=2)
+ROWS = st.lists(st.dictionaries(NAMES, VALUES), min_size=3, max_size=3)
+FORMS = st.fixed_dictionaries({"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 1])})
+LABELS = st.sampled_from(["click", "klick\u00e9"])
+BLANKS = st.text(" \t\n\r", max_size=2)
 
 
-@given(st.dictionaries(NAMES, VALUES), st.booleans(), st.booleans(), st.sampled_from([None, 1]))
-def test_an_example_has_the_columns_of_its_impression(row, late, ascii, indent):
-    row |= {"request": "r1"}
-    impression = json.dumps(row, ensure_ascii=ascii, indent=indent).encode(errors="surrogatepass")
-    example = ExampleWriter("klick\u00e9", 0.5).write(impression, 1, late=late)
-    more = {"klick\u00e9": 1, "cowclip_sample_rate": 0.5} | ({"cowclip_late": 1} if late else {})
-    pairs = json.loads(example, object_pairs_hook=list)
-    assert dict(pairs) == row | more and len(pairs) == len(row | more)
-    assert b"\n" not in example
+@given(ROWS, LABELS, FORMS, BLANKS, BLANKS, st.sampled_from(["utf-8", "utf-8-sig", "utf-16-be"]))
+@hypothesis_settings(max_examples=60)
+def test_an_example_has_the_bytes_of_its_impression_and_then_further_columns(
+    tmp_path_factory, rows, label, form, before, after, coding
+):
+    """As Flink writes it, but in place of columns with the same names."""
+    settings, features = JoinSettings(window=60, late=60), replace(FEATURES, label=label)
+    rows = [row | {"request": f"r{i}", "time": 100, "item": 1} for i, row in enumerate(rows)]
+    texts = [f"{before}{json.dumps(row, **form)[:-1]}{after}}}{after}" for row in rows]
+    logs = logs_of([], [("r0", 101), ("r1", 161)])
+    logs[0].values += [text.encode(coding) for text in texts]
+    run_to_end(logs, settings, tmp_path_factory.mktemp("join"), features=features)
+    more = {"cowclip_sample_rate": 1.0}
+    more = [{label: 1} | more, {label: 0} | more, {label: 0} | more]
+    more.append({label: 1, "cowclip_sample_rate": 1.0, "cowclip_late": 1})
+    wanted = [(i, rows[i], each) for i, each in zip((0, 1, 2, 1), more)]
+    found = {(row["request"], row[label]): value for value in logs[2].values
+             for row in [json.loads(value)]}  # fmt: skip
+    assert len(found) == len(logs[2].values) == 4
+    for i, row, columns in wanted:
+        value = found[f"r{i}", columns[label]]
+        pairs = json.loads(value, object_pairs_hook=list)
+        assert dict(pairs) == row | columns and len(pairs) == len(row | columns)
+        if label == "click" and coding == "utf-8" and not {*more[3]} & {*row}:
+            assert value.decode() in by_flink(settings, features, texts[i])
+
+
+def by_flink(settings, features, text):
+    """The examples that the expressions of the Flink job make of an impression."""
+    names = {"impressions": "i", "clicks": "c", "to": "e"}
+    made = re.findall(
+        r"REGEXP_REPLACE\(i.message, '(.*?)', '(.*?)'\)",
+        join_statement(settings, features, **names),
+    )
+    assert len(made) == 3
+    return [re.sub(pattern, end, text) for pattern, end in made]
 
 
 SHUFFLED = JoinSettings(window=30, late=20, lateness=8, negatives=0.3)

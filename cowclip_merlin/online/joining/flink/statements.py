@@ -7,13 +7,11 @@ of this, and a join forgets its rows by event time.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 if TYPE_CHECKING:
@@ -105,11 +103,8 @@ def _is_kept(settings: JoinSettings) -> str:
 def _example(
     settings: JoinSettings, features: LogFeatures, label: int, *, late: bool = False
 ) -> str:
-    """The message of the impression with further columns before its closing brace."""
-    more = {features.label: label, SAMPLE_RATE: settings.negatives}
-    if late:
-        more[LATE] = 1
-    end = "," + json.dumps(more, separators=(",", ":"))[1:]
+    """The message of the impression with further columns in place of its closing brace."""
+    end = settings.example_end(_named(features.label), label, late=late)
     return f"REGEXP_REPLACE(i.message, '\\s*\\}}\\s*$', '{end}')"
 
 
@@ -129,16 +124,21 @@ def _interval(seconds: int, *, milliseconds: int = 0) -> str:
 
 
 def _value_of(column: str | None) -> str:
-    """A column of a message as text, or NULL if it is missing.
+    """A column of a message as text, or NULL if it is missing."""
+    return f"JSON_VALUE(message, '$[''{_named(column)}'']')"
+
+
+def _named(column: str | None) -> str:
+    """Return the name of a column.
 
     Raises:
-        InputError: Flink's JSON path cannot name the column.
+        InputError: a JSON path or a text of Flink SQL would need escapes in it.
     """
     if column is None or not _NAME.fullmatch(column):
         raise InputError(
             f"column {column!r}: the Flink join needs names of letters, digits, spaces, . and -"
         )
-    return f"JSON_VALUE(message, '$[''{column}'']')"
+    return column
 
 
 def _options(url: str, *, ends: bool) -> str:
