@@ -16,7 +16,7 @@ from cowclip_merlin.online.events.messages import encode_messages, encode_reques
 from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.producing.producer import EventMessages
+from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
 from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference
 from cowclip_merlin.system.files import write_json
 
@@ -99,10 +99,11 @@ def events_of(features, tmp_path_factory):
         if door == "joined":  # for one label
             one = features(*[name for name in ROLES if name != "labels"])
             file = write(folder / "joined.csv", frame().head(SOME))
-            messages = EventMessages(one)
-            shown = [m for raw in RawLog([file], one) for m in messages.impressions(raw, None)]
+            logs = {name: FileLog(folder / name) for name in ("impressions", "actions")}
+            Producer(one, ProduceSettings(), **logs).run(RawLog([file], one))
+            shown = values_of(logs["impressions"])
             assert not any("click" in json.loads(m) for m in shown)
-            examples, _ = joined(shown, one, folder)
+            examples, _ = joined(shown, one, folder / "join")
             found = good(encode_messages(examples, one))
             np.testing.assert_allclose(np.exp(found.offsets), 0.5, rtol=1e-6)
             return found
@@ -123,9 +124,9 @@ def events_of(features, tmp_path_factory):
             write(file, frame().head(SOME))
         if door == kind:
             return Events.concatenate(list(EventLog([file], columns, block_bytes=3000)))
-        messages = EventMessages(columns, new_times=False)
-        raws = RawLog([file], columns)
-        return good(encode_messages([m for r in raws for m in messages.examples(r, None)], columns))
+        log = FileLog(folder / door)
+        Producer(columns, ProduceSettings(), examples=log).run(RawLog([file], columns))
+        return good(encode_messages(values_of(log), columns))
 
     def get(door):
         if door not in made:
@@ -145,10 +146,13 @@ def joined(impressions, columns, folder):
         FileLog(name).append(values)
     settings = JoinSettings(window=60, negatives=0.5)
     join_logs(*logs, columns, settings, state=folder / "state", until_end=True)
-    examples, damaged = FileLog(logs[2]), folder / "state.damaged-impressions.jsonl"
+    damaged = folder / "state.damaged-impressions.jsonl"
     lines = damaged.read_text().splitlines() if damaged.exists() else []
-    values = [m.value for m in examples.read(examples.start(), len(keys))]
-    return values, [json.loads(line)["reason"] for line in lines]
+    return values_of(FileLog(logs[2])), [json.loads(line)["reason"] for line in lines]
+
+
+def values_of(log):
+    return [m.value for m in log.read(log.start(), 1000)]
 
 
 def records():

@@ -14,7 +14,7 @@ from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.online.producing.producer import EventTimes, Pace
+from cowclip_merlin.online.producing.producer import ProduceSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings
@@ -314,12 +314,13 @@ CALLS = {
             for number in (0, -1, 2**31)
         ),
     ],
-    Pace: [
+    ProduceSettings: [
         ({"rate": -1}, "rate"),
         ({"speed": nan}, "speed"),
         ({"rate": 1, "speed": 1}, "rate|speed"),
+        ({"delay": -1}, "delay is -1"),
+        ({"seed": -1}, "seed is -1; "),
     ],
-    EventTimes: [({"delay": -1}, "delay is -1"), ({"seed": -1}, "seed is -1; ")],
     DriftingStream: [
         ({"events": 0}, r"events is \d+; "),
         ({"events": 9, "days": 101}, r"days is \d+; "),

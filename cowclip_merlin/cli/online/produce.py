@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.producing.producer import (
-    EventTimes,
-    Pace,
     Produced,
     Producer,
-    Targets,
+    ProduceSettings,
     check_logs,
 )
 from cowclip_merlin.settings import add_options, settings_from
@@ -24,11 +23,8 @@ from cowclip_merlin.synthetic.drifting_stream import (
 )
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from cowclip_merlin.online.events.event_log import RawLog
     from cowclip_merlin.online.events.features import LogFeatures
-    from cowclip_merlin.system.signals import GracefulStop
 
 HELP = "play a log, or a generated stream, as messages of events"
 EXAMPLES = """examples:
@@ -44,49 +40,61 @@ writes their features file, and gives each event its true click probability in t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online produce`."""
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="CSV, TSV (also compressed) or parquet to play"
-    )
-    text = "features file; written with --generate"
-    parser.add_argument("--features", required=True, metavar="YAML", help=text)
-    parser.add_argument("--to", metavar="LOG", help="log of whole examples")
+    add = parser.add_argument
+    add("files", nargs="*", metavar="FILE", help="CSV, TSV (also compressed) or parquet to play")
+    add("--features", required=True, metavar="YAML", help="features file; written with --generate")
+    add("--to", metavar="LOG", help="log of whole examples")
     text = "log of events without labels; with --actions instead of --to"
-    parser.add_argument("--impressions", metavar="LOG", help=text)
-    parser.add_argument("--actions", metavar="LOG", help="log of clicks")
-    add_options(parser, Pace)
-    changes = {"times": _unset("log, with --generate now"), "delay": _unset(EventTimes.delay)}
-    add_options(parser, EventTimes, "times", "delay", **changes)
-    _add_generate_options(parser)
-    add_max_bad_fraction_option(parser)
-    parser.set_defaults(max_bad_fraction=None)  # to know what was given
-
-
-def _unset(shown: object) -> dict[str, Any]:
-    """Return the changes that leave an option None unless it is given."""
-    return {"default": None, "shown": f"{shown:g}" if isinstance(shown, float) else str(shown)}
-
-
-def _add_generate_options(parser: argparse.ArgumentParser) -> None:
+    add("--impressions", metavar="LOG", help=text)
+    add("--actions", metavar="LOG", help="log of clicks")
+    names = ("rate", "speed", "times", "delay")
+    times = {"default": None, "shown": "log, with --generate now"}
+    delay = {"default": None, "shown": f"{ProduceSettings.delay:g}"}
+    add_options(parser, ProduceSettings, *names, times=times, delay=delay)
     text = "generate a stream whose effects drift and whose items come and go"
-    parser.add_argument("--generate", action="store_true", help=text)
+    add("--generate", action="store_true", help=text)
     events = {"default": None, "help": "with --generate: events to generate"}
-    days = _unset(StreamSize.days) | {"help": "with --generate: days of drift in these events"}
+    days = {"default": None, "shown": str(StreamSize.days)}
+    days["help"] = "with --generate: days of drift in these events"
     seed = {"help": "seed of the generated stream and of the delays"}
     add_options(parser, StreamSize, "rows", "days", "seed", rows=events, days=days, seed=seed)
+    add_max_bad_fraction_option(parser)
+    parser.set_defaults(max_bad_fraction=None)  # to know what was given
 
 
 def run(args: argparse.Namespace) -> int:
     """Play the events; return 128 + the signal's number after a signal, as shells do."""
     from tqdm import tqdm
 
+    from cowclip_merlin.online.logs.open_log import open_log
     from cowclip_merlin.system.signals import GracefulStop
 
     _check(args)
-    pace, times = settings_from(args, Pace), settings_from(args, EventTimes)  # before any file
+    settings = settings_from(args, ProduceSettings)  # before any file
     stream, features, total = _generated(args) if args.generate else _played(args)
     stop = GracefulStop()
-    with stop.catch_signals(), tqdm(total=total, unit="event", disable=None, leave=False) as bar:
-        producer = _producer(args, features, pace, times, stop, bar)
+    urls = {"examples": args.to, "impressions": args.impressions, "actions": args.actions}
+    with ExitStack() as stack:
+        stack.enter_context(stop.catch_signals())
+        bar = stack.enter_context(tqdm(total=total, unit="event", disable=None, leave=False))
+
+        def trouble(reason: str) -> None:
+            with bar.external_write_mode(sys.stderr):
+                print(f"cowclip: waiting for the log: {reason}", file=sys.stderr)
+
+        logs = {
+            name: stack.enter_context(closing(open_log(url, create=True, several=True)))
+            for name, url in urls.items()
+            if url
+        }
+        producer = Producer(
+            features,
+            settings,
+            **logs,
+            stopped=lambda: stop.signal_number is not None,
+            progress=bar.update,
+            trouble=trouble,
+        )
         produced = producer.run(stream)
     print(_summary(produced, paired=args.to is None), flush=True)
     damaged = getattr(stream, "damaged", None)
@@ -119,39 +127,6 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
     if args.times is None and args.generate:
         args.times = "now"
-
-
-def _producer(
-    args: argparse.Namespace,
-    features: LogFeatures,
-    pace: Pace,
-    times: EventTimes,
-    stop: GracefulStop,
-    bar: tqdm,
-) -> Producer:
-
-    def trouble(reason: str) -> None:
-        with bar.external_write_mode(sys.stderr):
-            print(f"cowclip: waiting for the log: {reason}", file=sys.stderr)
-
-    return Producer(
-        features,
-        _targets(args),
-        pace,
-        times=times,
-        stopped=lambda: stop.signal_number is not None,
-        progress=bar.update,
-        trouble=trouble,
-    )
-
-
-def _targets(args: argparse.Namespace) -> Targets:
-    from cowclip_merlin.online.logs.open_log import open_log
-
-    given = {"examples": args.to, "impressions": args.impressions, "actions": args.actions}
-    return Targets(
-        **{name: open_log(url, create=True, several=True) for name, url in given.items() if url}
-    )
 
 
 def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, int]:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
@@ -10,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online import EventLog, encode_requests, load_features
+from cowclip_merlin.online import EventLog, encode_requests
 from cowclip_merlin.online.events.event_log import RawLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.values import text_id
-from cowclip_merlin.online.producing.producer import EventMessages
+from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t"))
 IDS = (
@@ -31,16 +30,15 @@ NAMES = ["click", "user", "item", "price", "age"]
 quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def messages_of(file, features, **options):
+def messages_of(file, features, log):
     """Objects of all messages of a file, read in small pieces."""
-    log, messages = RawLog([file], features, max_bad_fraction=1, block_bytes=64), []
-    for events in log:
-        messages += EventMessages(features, **options).examples(events, events.times)
-    return [json.loads(message) for message in messages]
+    events = RawLog([file], features, max_bad_fraction=1, block_bytes=64)
+    Producer(features, ProduceSettings(), examples=log).run(events)
+    return log.objects
 
 
-def assert_read_alike(file, features):
-    objects = messages_of(file, features)
+def assert_read_alike(file, features, log):
+    objects = messages_of(file, features, log)
     encoded = encode_requests(objects, features)
     whole = [x for i, x in enumerate(objects) if i not in encoded.damaged]
     log = EventLog([file], features, max_bad_fraction=1, block_bytes=64)
@@ -58,7 +56,7 @@ def assert_read_alike(file, features):
 
 @quick
 @given(rows=ROWS)
-def test_text(rows, features, tmp_path):
+def test_text(rows, features, tmp_path, memory_log):
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(["time", "request", *NAMES])
@@ -66,7 +64,7 @@ def test_text(rows, features, tmp_path):
         writer.writerow([100 + i, f"r{i}", *("" if x is None else x for x in row)])
     file = tmp_path / "log.csv"
     file.write_text(text.getvalue(), encoding="utf-8", newline="")
-    assert_read_alike(file, features)
+    assert_read_alike(file, features, memory_log())
 
 
 def test_rows_that_are_not_whole_are_left_out_and_counted(features, tmp_path):
@@ -79,34 +77,40 @@ def test_rows_that_are_not_whole_are_left_out_and_counted(features, tmp_path):
         list(RawLog([file], features))
 
 
-def test_times_that_cannot_be_read_or_go_back_count_as_the_one_before(features, tmp_path):
+def test_times_that_cannot_be_read_or_go_back_count_as_the_one_before(
+    features, tmp_path, memory_log
+):
     file = tmp_path / "log.csv"
     rows = "".join(f"0,{time},a,7,i,1,2\n" for time in ("5", "soon", "9", "3", "10"))
     file.write_text(f"click,time,request,user,item,price,age\n{rows}")
     log = RawLog([file], features, block_bytes=32)
     assert np.concatenate([events.times for events in log]).tolist() == [5, 5, 9, 9, 10]
-    assert [x["time"] for x in messages_of(file, features)] == ["5", "soon", "9", "3", "10"]
-
-
-def test_new_times_have_the_form_that_the_features_file_names(tmp_path):
-    (tmp_path / "f.yaml").write_text(
-        "label: click\ntime: {name: hour, format: '%y%m%d%H'}\nkey: k\ncategorical: [user]\n"
-    )
-    features = load_features(tmp_path / "f.yaml")
-    (tmp_path / "log.csv").write_text("click,hour,k,user\n1,14102100,a,7\n")
-    (events,) = RawLog([tmp_path / "log.csv"], features)
-    messages = EventMessages(features, new_times=True)
-    assert json.loads(messages.impressions(events, np.array([90_000.0]))[0]) == {
-        "k": "a",
-        "hour": "70010201",
-        "user": "7",
-    }
-    assert [json.loads(x) for x in messages.actions([("a", 90_000.0)])] == [
-        {"k": "a", "hour": "70010201"}
+    assert [x["time"] for x in messages_of(file, features, memory_log())] == [
+        "5",
+        "soon",
+        "9",
+        "3",
+        "10",
     ]
 
 
-def test_a_time_that_is_an_input_is_not_replaced(tmp_path):
-    (tmp_path / "f.yaml").write_text("label: click\ntime: hour\ncategorical: [hour]\n")
+def test_new_times_have_the_form_that_the_features_file_names(
+    features_file, tmp_path, clock, memory_log
+):
+    features = features_file(
+        "label: click\ntime: {name: hour, format: '%y%m%d%H'}\nkey: k\ncategorical: [user]\n"
+    )
+    (tmp_path / "log.csv").write_text("click,hour,k,user\n1,14102100,a,7\n")
+    clock.time = 90_000.0
+    logs = {"impressions": memory_log(), "actions": memory_log()}
+    settings = ProduceSettings(times="now", delay=0)
+    producer = Producer(features, settings, now=clock.now, wait=clock.wait, **logs)
+    producer.run(RawLog([tmp_path / "log.csv"], features))
+    assert logs["impressions"].objects == [{"k": "a", "hour": "70010201", "user": "7"}]
+    assert logs["actions"].objects == [{"k": "a", "hour": "70010201"}]
+
+
+def test_a_time_that_is_an_input_is_not_replaced(features_file, memory_log):
+    features = features_file("label: click\ntime: hour\ncategorical: [hour]\n")
     with pytest.raises(InputError, match="'hour' is also an input"):
-        EventMessages(load_features(tmp_path / "f.yaml"), new_times=True)
+        Producer(features, ProduceSettings(times="now"), examples=memory_log())

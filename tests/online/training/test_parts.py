@@ -18,7 +18,7 @@ from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import FileLog, ReplaySettings, replay_log
 from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.producing.producer import Targets
+from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
 from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
@@ -263,10 +263,10 @@ TWO = replace(LABELS, more_labels=("buy",), regression=())
 
 @pytest.mark.parametrize("features", [LABELS, TWO])
 def test_what_takes_one_label_refuses_several(features, tmp_path, settings_of):
-    pair = Targets(impressions=FileLog(tmp_path / "i"), actions=FileLog(tmp_path / "a"))
+    pair = {"impressions": FileLog(tmp_path / "i"), "actions": FileLog(tmp_path / "a")}
     replay = ReplaySettings(batch_days=0, sync=("1h",))
     calls = {
-        "a log of clicks": lambda: pair.check(features),
+        "a log of clicks": lambda: Producer(features, ProduceSettings(), **pair),
         "cowclip online join": lambda: join_logs(
             "I", "A", to="E", features=features, state=tmp_path / "s", settings=None
         ),
