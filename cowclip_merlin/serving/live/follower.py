@@ -20,8 +20,8 @@ from cowclip_merlin.online.logs.message_log import (
     lag,
 )
 from cowclip_merlin.online.new_columns import COLUMNS
+from cowclip_merlin.online.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
-from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
 
 MOST = 16
 """Starts that a search remembers; the trainer keeps two snapshots."""

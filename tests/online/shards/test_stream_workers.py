@@ -95,7 +95,7 @@ def test_servers_get_the_rows_of_all_workers(runs, name):
 
 
 def test_a_server_loads_all_parts(runs):
-    from cowclip_merlin.serving.live.served_model import ServedModel, Version
+    from cowclip_merlin.online.served_model import ServedModel, Version
 
     number, state = stream_runs.state(runs / "two")
     version = Version(generation=1, seq=0, info={})

@@ -8,6 +8,7 @@ from cowclip_merlin.online.events.columns import CategoricalColumn
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import Message, MessagesLost
+from cowclip_merlin.online.served_model import ServedModel
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -17,7 +18,6 @@ from cowclip_merlin.online.sync.sync_message import (
     SYNCED,
     SyncMessage,
 )
-from cowclip_merlin.serving.live.served_model import ServedModel
 from cowclip_merlin.tables.serving_table import ServingTable
 
 FIELDS, IDS, CAPACITY, DIMS = 2, 7, 40, (3, 1)

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.served_model import Prediction, Version
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.served_model import Prediction, Version
 from cowclip_merlin.serving.live.web.app import make_app
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 

@@ -16,9 +16,9 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.serving_table import ServingTable

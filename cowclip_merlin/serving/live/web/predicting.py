@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
+    from cowclip_merlin.online.served_model import Prediction, Version
     from cowclip_merlin.serving.live.follower import Follower
-    from cowclip_merlin.serving.live.served_model import Prediction, Version
 
 
 MOST_REASONS = 20

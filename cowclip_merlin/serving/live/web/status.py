@@ -29,8 +29,8 @@ from cowclip_merlin.types import Json, JsonObject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cowclip_merlin.online.served_model import ServedModel
     from cowclip_merlin.serving.live.follower import Follower
-    from cowclip_merlin.serving.live.served_model import ServedModel
 
 
 SAMPLES = 600
