@@ -167,6 +167,12 @@ class Scorer(Protocol):
     def score(self, rows: list[Array], numbers: Array) -> Array:
         """Return click probabilities, or with several targets their predictions."""
 
+    def state(self) -> dict[str, Array]:
+        """Return what `restore` needs, by name."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over the weights of a state."""
+
 
 class MessagesMissing(InputError):
     """A message came before those that precede it."""
@@ -240,6 +246,15 @@ class ServedModel:
     def __len__(self) -> int:
         """Number of ids that have a row."""
         return len(self._table)
+
+    def state(self) -> dict[str, Array]:
+        """Return what `restore` needs, by name; most are views."""
+        return self._table.state() | self._scorer.state()
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over the rows and weights of a state; this model must be new."""
+        self._table.restore(state)
+        self._scorer.restore(state)
 
     @property
     def row_bytes(self) -> int:

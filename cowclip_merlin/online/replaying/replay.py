@@ -1,6 +1,5 @@
-"""Replay a log: a trainer, batches in time order, and serving copies that are synced.
+"""Replay a log in time order: score each batch with serving copies, then train on it.
 
-Replay a log in time order: score each batch with serving copies, then train on it.
 This is Algorithm 1 of Monolith (Liu et al., arXiv 2209.07663, section 4.2), with all sync
 intervals in one run: the training is the same for each of them.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,11 @@ from cowclip_merlin.online.replaying.replay_results import (
     PredictionFiles,
 )
 from cowclip_merlin.online.replaying.settings import ReplaySettings
+from cowclip_merlin.online.served_model import ServedModel, Version
 from cowclip_merlin.online.settings import FULL
+from cowclip_merlin.online.sync.publisher import sync_parts
+from cowclip_merlin.online.sync.served_changes import ChangedRows
+from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.machine import resident_megabytes
@@ -96,22 +99,29 @@ class ServingCopy:
 
     Args:
         trainer: whose changes the copy takes over at each sync, between `start` and `stop`.
+        every: seconds of event time from one sync to the next; None: only the first one.
+
+    Attributes:
+        model: as a server has it.
+        next_sync: when the copy is synced next; None: never.
     """
 
-    def __init__(self, trainer: OnlineTrainer) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: OnlineTrainer, every: int | None = None) -> None:
+        self._trainer, self.every = trainer, every
         self._changes: ChangeLog | None = None
-        dims = [table.shape[1] for table in trainer.tables]
-        self.table = ServingTable(
+        self.next_sync: int | None = None
+        table = ServingTable(
             trainer.table.num_fields,
             trainer.table.capacity,
-            dims,
+            [table.shape[1] for table in trainer.tables],
             field_of_column=trainer.table.field_of_column,
         )
-        self._scorer = DenseScorer(trainer.settings, trainer.features)
+        scorer = DenseScorer(trainer.settings, trainer.features)
+        self.model = ServedModel(trainer.features, table, scorer, Version(0, 0, {}))
 
     def start(self) -> None:
         """Follow the trainer from now on: its table remembers changes for this copy."""
+        # Without a bound: a server could load a snapshot when too many ids are gone.
         self._changes = self._trainer.table.track_changes()
 
     def stop(self) -> None:
@@ -119,50 +129,32 @@ class ServingCopy:
         self._trainer.table.stop_tracking(self._changes)
         self._changes = None
 
-    def sync(self) -> None:
-        """Take over the rows that changed since the last sync, and all dense weights."""
-        changes = self._changes.collect()
-        values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
-        self.table.apply(changes, values)
-        self._changes.clear()
-        self._scorer.set_weights(self._trainer.dense_weights())
-
-    def predict(self, events: Events) -> Array:
-        """Return click probabilities of events, float32 [b]."""
-        rows = self.table.read(events.ids)
-        return self._scorer.score(rows, events.numbers, events.ids.lengths)
-
-    def state(self) -> dict[str, Array]:
-        """What `restore` needs beside the trainer's state, by name; most are views."""
-        return self.table.state() | self._scorer.state()
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over a state; this copy must be new."""
-        self.table.restore(state)
-        self._scorer.restore(state)
-
-
-class _Copy:
-    """A serving copy and when it is synced next."""
-
-    def __init__(self, trainer: OnlineTrainer, name: str, every: int | None) -> None:
-        self.name, self.every, self.serving = name, every, ServingCopy(trainer)
-        self.next_sync: int | None = None
-
-    def start(self, now: int) -> None:
-        """Sync for the first time."""
-        self.serving.start()
-        self.serving.sync()
+    def begin(self, now: int) -> None:
+        """Start, and sync for the first time."""
+        self.start()
+        self.sync()
         if self.every is None:
-            self.serving.stop()
+            self.stop()
         else:
             self.next_sync = now + self.every
 
     def sync_if_due(self, now: int) -> None:
         """Sync if the training has come to the time of a sync."""
         if self.next_sync is not None and now >= self.next_sync:
-            self.serving.sync()
+            self.sync()
             self.next_sync += (now - self.next_sync) // self.every * self.every + self.every
+
+    def sync(self) -> None:
+        """Take over the rows that changed since the last sync, and all dense weights."""
+        changes = self._changes.collect()
+        values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
+        for part in sync_parts(self._trainer, ChangedRows(changes, values)):
+            self.model.apply(SyncMessage(generation=0, seq=self.model.seq + 1, **part._asdict()))
+        self._changes.clear()
+
+    def predict(self, events: Events) -> Array:
+        """Return click probabilities of events, float32 [b]."""
+        return self.model.predict(events).probabilities
 
 
 class Replay:
@@ -193,9 +185,10 @@ class Replay:
         self._start = start
         self.trainer, self.settings, self.log = trainer, settings, log
         self._make_reader, self._snapshots = reader, folder / "snapshots"
-        self._copies = [
-            _Copy(trainer, *each) for each in zip(settings.sync, settings.intervals, strict=True)
-        ]
+        self._copies = {
+            name: ServingCopy(trainer, every)
+            for name, every in zip(settings.sync, settings.intervals, strict=True)
+        }
         self.predictions = PredictionFiles(
             folder / "predictions", settings.sync, weighted=trainer.features.weight is not None
         )
@@ -228,14 +221,14 @@ class Replay:
             ) from None
         arrays, extra = snapshot.arrays, snapshot.extra
         # Before the first event is scored, the copies are empty and were not saved.
-        copies = self._copies if extra["is_online"] else []
-        for copy in copies:  # as they started, so that each gets its own changes back
+        copies = self._copies if extra["is_online"] else {}
+        for copy in copies.values():  # as they started, so that each gets its own changes back
             if copy.every is not None:
-                copy.serving.start()
+                copy.start()
         self.trainer.restore(part_of(arrays, "trainer."))
-        for copy, next_sync in zip(copies, extra["next_sync"]):
+        for (name, copy), next_sync in zip(copies.items(), extra["next_sync"]):
             copy.next_sync = next_sync
-            copy.serving.restore(part_of(arrays, f"copy.{copy.name}."))
+            copy.model.restore(part_of(arrays, f"copy.{name}."))
         self.predictions.cut(extra["scored"])
         self.trained, self._online_from = snapshot.number, extra["online_from"]
         self._is_online, self.seconds = extra["is_online"], extra["seconds"]
@@ -280,14 +273,14 @@ class Replay:
         """Copies cannot be synced more often than once in a batch."""
         times, batch = self.predictions.read([TIME])[TIME], self.trainer.settings.run.batch_size
         seconds = int(times[-1] - times[0]) * min(1.0, batch / len(times))
-        fast = [copy for copy in self._copies if copy.every and copy.every < seconds]
+        fast = {k: x.every for k, x in self._copies.items() if x.every and x.every < seconds}
         if fast:
-            most = int(batch * min(copy.every for copy in fast) / seconds)
+            most = int(batch * min(fast.values()) / seconds)
             self.log.warning(
                 "a batch spans %.0f s on average, so the copies synced every %s were synced before "
                 "each batch and have equal scores; use a --batch-size of %d or less",
                 seconds,
-                " and ".join(copy.name for copy in fast),
+                " and ".join(fast),
                 max(most, 1),
             )
 
@@ -295,15 +288,15 @@ class Replay:
         """Train the events before the first one to score, and start the serving copies."""
         for batch in reader.batches(before=self._online_from):
             self._train(batch, started, bar)
-        for copy in self._copies:
-            copy.start(self._online_from)
+        for copy in self._copies.values():
+            copy.begin(self._online_from)
         self._is_online = True
 
     def _score(self, batch: Events) -> None:
         now = int(batch.times[-1])
-        for copy in self._copies:
+        for copy in self._copies.values():
             copy.sync_if_due(now)
-        scores = {copy.name: copy.serving.predict(batch) for copy in self._copies}
+        scores = {name: copy.predict(batch) for name, copy in self._copies.items()}
         known = {LABEL: batch.labels, TIME: batch.times, WEIGHT: batch.weights}
         self.predictions.append(known | scores)
         self._days.update(now, self.trainer.table.num_rows)
@@ -324,11 +317,10 @@ class Replay:
         self.trainer.check_loss()
         self.predictions.flush()
         arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
-        for copy in self._copies if self._is_online else ():
-            state = copy.serving.state()
-            arrays |= {f"copy.{copy.name}.{name}": x for name, x in state.items()}
+        for of, copy in self._copies.items() if self._is_online else ():
+            arrays |= {f"copy.{of}.{name}": x for name, x in copy.model.state().items()}
         extra = {
-            "next_sync": [copy.next_sync for copy in self._copies],
+            "next_sync": [copy.next_sync for copy in self._copies.values()],
             "scored": self.predictions.rows,
             "online_from": self._online_from,
             "is_online": self._is_online,

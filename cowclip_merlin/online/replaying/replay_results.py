@@ -131,29 +131,21 @@ class DayReport:
 
     def _log_days(self, ids: int, before: int | None = None) -> None:
         found = self._predictions.read(first=self._first)
-        days, first = np.unique(found[TIME] // DAY, return_index=True)
-        ends = [*first[1:].tolist(), len(found[TIME])]
-        for day, start, end in zip(days.tolist(), first.tolist(), ends):
-            if before is not None and day >= before:
-                self._day, self._first = day, self._first + start
-                return
-            self._log_day(day, {name: x[start:end] for name, x in found.items()}, ids)
-        self._day = None
+        rows = len(found[TIME])
+        if before is not None:
+            rows = int(np.searchsorted(found[TIME], before * DAY))
+        days = period_rows({name: x[:rows] for name, x in found.items()}, self._sync, "day")
+        for first in range(0, len(days), len(self._sync)):
+            self._log_day(days[first : first + len(self._sync)], ids)
+        self._day, self._first = before, self._first + rows
 
-    def _log_day(self, day: int, found: Mapping[str, Array], ids: int) -> None:
-        counted, rows = with_weight(found), len(found[LABEL])
-        labels, weights = counted[LABEL], counted.get(WEIGHT)
-        if 0 < int(labels.sum()) < len(labels):
-            aucs = [
-                100 * metrics.roc_auc(labels, counted[name], sample_weight=weights)
-                for name in self._sync
-            ]
-            words = ", ".join(f"{name} {auc:.2f}" for name, auc in zip(self._sync, aucs))
-        else:
+    def _log_day(self, copies: Sequence[Row], ids: int) -> None:
+        if copies[0]["auc"] == "":
             words = "none, as all labels are equal"
-        when = datetime.fromtimestamp(day * DAY, tz=timezone.utc)
+        else:
+            words = ", ".join(f"{row['sync']} {100 * row['auc']:.2f}" for row in copies)
         line = "%s: %s rows, %s ids in the table; AUC %%: %s"
-        self._log.info(line, when.strftime("%Y-%m-%d"), f"{rows:,}", f"{ids:,}", words)
+        self._log.info(line, copies[0]["day"], f"{copies[0]['rows']:,}", f"{ids:,}", words)
 
 
 Row = dict[str, Any]

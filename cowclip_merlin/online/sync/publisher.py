@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
 from cowclip_merlin.online.new_columns import noted
+from cowclip_merlin.online.sync.served_changes import ChangedRows
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -24,6 +25,21 @@ from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.trainer import OnlineTrainer
+
+
+def sync_parts(trainer: OnlineTrainer, changed: ChangedRows, *, dense: bool = True) -> list[Part]:
+    """Return what a sync sends, but for its end: rows and ids, and maybe dense weights.
+
+    Args:
+        trainer: whose model has changed.
+        changed: its rows and ids.
+        dense: whether to send the dense weights.
+    """
+    parts = list(split_changes(*changed, trainer.table.num_fields))
+    if dense:
+        weights = trainer.dense_weights()
+        parts.append(Part(DENSE, {}, {f"dense{i}": x for i, x in enumerate(weights)}))
+    return parts
 
 
 class Publisher:
@@ -100,11 +116,7 @@ class Publisher:
         """
         if not self.idle:
             return False
-        changes, values = self._changes.collect()
-        parts = list(split_changes(changes, values, self._trainer.table.num_fields))
-        if dense:
-            weights = self._trainer.dense_weights()
-            parts.append(Part(DENSE, {}, {f"dense{i}": x for i, x in enumerate(weights)}))
+        parts = sync_parts(self._trainer, self._changes.collect(), dense=dense)
         self._send([*parts, Part(SYNCED, {**info, "dense": dense, "time": time.time()}, {})])
         return True
 
