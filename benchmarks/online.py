@@ -16,18 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from cowclip_merlin.demo.measuring.probes import Prober
-from cowclip_merlin.demo.measuring.server_client import Requester
-from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
-from cowclip_merlin.demo.online.pipeline import Pipeline
-from cowclip_merlin.demo.online.processes import (
-    LEAST_MINUTES,
-    OWN,
-    DemoSettings,
-    Processes,
-    make_logs,
-)
-from cowclip_merlin.demo.online.report import latency_summary, percentiles
+from cowclip_merlin.demo.pipeline import LEAST_MINUTES, OWN, DemoSettings, Pipeline, make_logs
+from cowclip_merlin.demo.processes import Processes
+from cowclip_merlin.demo.report import percentiles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.open_log import open_log
@@ -36,6 +27,9 @@ from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import JsonObject
 from harness import Benchmark, markdown
+from measuring.probes import Prober, latency_summary
+from measuring.server_client import Requester
+from measuring.sync_watch import SyncWatch
 
 Thread = TypeVar("Thread", SyncWatch, Prober, Requester)
 

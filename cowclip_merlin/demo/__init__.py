@@ -1,1 +1,1 @@
-"""The two demos, `make demo` and `cowclip online demo`, and how they measure a running stream."""
+"""The two demos, `make demo` and `cowclip online demo`."""

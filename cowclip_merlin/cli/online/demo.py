@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.demo.online.processes import OWN, OWN_KAFKA_RATE, DemoSettings
+from cowclip_merlin.demo.pipeline import OWN, OWN_KAFKA_RATE, DemoSettings
 from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"
@@ -14,9 +14,9 @@ EXAMPLES = """examples:
   cowclip online demo --work work/online-brokers --kafka kafka://HOST:9092 --redis redis://HOST:6379
 
 A generated stream drifts: effects change, items come and go. The trainer follows it, and two
-servers follow the trainer; a third one gets no more syncs after a while, for comparison. Probes
-measure the time from a click to predictions that know it. The trainer is killed once. FOLDER
-then contains demo.json, demo.svg, and the output of each part in logs/."""
+servers follow the trainer; a third one gets no more syncs after a while, for comparison. The
+trainer is killed once. FOLDER then contains demo.json, demo.svg, and the output of each part in
+logs/."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the demo and print its results."""
-    from cowclip_merlin.demo.online.run import run_demo
+    from cowclip_merlin.demo.online import run_demo
 
     own_rate = {"rate": OWN_KAFKA_RATE} if args.kafka == OWN and args.rate is None else {}
     print(run_demo(settings_from(args, DemoSettings, **own_rate), args.work))

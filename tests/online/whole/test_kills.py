@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from watched import WatchedPipeline, offline_answers
 
-from cowclip_merlin.demo.measuring.failure import take_stock
-from cowclip_merlin.demo.online.processes import OWN, DemoSettings
+from cowclip_merlin.demo.pipeline import OWN, DemoSettings
+from cowclip_merlin.demo.report import take_stock
 from cowclip_merlin.online import open_log
 
 pytestmark = pytest.mark.system
@@ -78,7 +78,7 @@ def finish(pipeline, seed):
     logs = pipeline.logs
     opened = [open_log(name) for name in (logs.impressions, logs.actions, logs.examples)]
     window = pipeline.demo.window + 2
-    return take_stock(pipeline.columns, *opened, window=window, last=last)
+    return take_stock(pipeline.columns, *opened, window=window), last
 
 
 def test_nothing_is_lost_and_servers_answer_as_the_model_does(tmp_path):
@@ -90,10 +90,10 @@ def test_nothing_is_lost_and_servers_answer_as_the_model_does(tmp_path):
         pipeline = WatchedPipeline(demo, tmp_path, stack, seconds_per_day=per_day)
         pipeline.begin(asked=1)
         told = [kill(pipeline, number, chosen) for number in range(KILLS)]
-        accounts = finish(pipeline, chosen.randrange(2**32))
+        accounts, last = finish(pipeline, chosen.randrange(2**32))
         answered = len(pipeline.requester.seconds)
-    print("", *told, accounts, f"{answered:,} requests were answered", sep="\n")
+    print("", *told, accounts, last, f"{answered:,} requests were answered", sep="\n")
     assert accounts.lost == 0 < accounts.due
     # The joiner may write examples after the trainer has ended.
-    assert 0 < accounts.trained + accounts.repeated == accounts.read <= accounts.examples
+    assert 0 < last.trained + accounts.repeated == last.position[0] <= accounts.examples
     assert answered > 0 == pipeline.requester.unanswered

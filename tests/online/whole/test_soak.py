@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from watched import WatchedPipeline
 
-from cowclip_merlin.demo.online.processes import EVENT_LOGS, LEAST_MINUTES, SYNCS, DemoSettings
-from cowclip_merlin.demo.online.report import percentiles
+from cowclip_merlin.demo.pipeline import EVENT_LOGS, LEAST_MINUTES, SYNCS, DemoSettings
+from cowclip_merlin.demo.report import percentiles
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.file_log import SEGMENT_BYTES
 

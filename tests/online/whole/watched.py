@@ -6,10 +6,8 @@ import time
 
 import numpy as np
 
-from cowclip_merlin.demo.measuring.server_client import NoAnswer, Requester, ServerClient
-from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
-from cowclip_merlin.demo.online.pipeline import Pipeline
-from cowclip_merlin.demo.online.processes import Processes, make_logs
+from cowclip_merlin.demo.pipeline import Pipeline, make_logs
+from cowclip_merlin.demo.processes import Processes
 from cowclip_merlin.online import encode_requests, load_features, open_log
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.run_config import load_online_config
@@ -17,6 +15,8 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.tables.snapshot import load_snapshot
 from cowclip_merlin.training.run import set_up_tensorflow
+from measuring.server_client import NoAnswer, Requester, ServerClient
+from measuring.sync_watch import SyncWatch
 
 AT_ONCE = 500  # events of a request
 UNKNOWN = 10  # one row in so many gets ids that no event has

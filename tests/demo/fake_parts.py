@@ -58,6 +58,19 @@ class Server:
                 if sync.kind == SYNCED:
                     self.learn(sync.info["position"][0])
                     self.version = {"generation": sync.generation, "seq": sync.seq}
+                    self.info = sync.info
+
+    def status(self):
+        if self.version is None:
+            return {"state": "waiting", "model": None, "sync": None, "requests": {}}
+        now, info = time.time(), self.info
+        sync = {name: info[name] for name in ("rows", "expired")}
+        sync |= {"trainer_lag": info["lag"], "age_seconds": now - info["time"]}
+        return {
+            "state": "serving", "time": now, "sync": sync | {"event_age_seconds": 0.5},
+            "model": self.version | {"trained": info["trained"]},
+            "requests": {"p50_milliseconds": 1.0, "p99_milliseconds": 2.0},
+        }  # fmt: skip
 
     def learn(self, until):
         while self.read[0] < until:
@@ -75,8 +88,15 @@ def serve(examples, syncs, port):
         def do_POST(self):
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["events"]
             predictions = [0.9 if row["user"] in server.known else 0.1 for row in rows]
-            value = json.dumps({"predictions": predictions, "model": server.version}).encode()
-            self.send_response(200 if server.version else 503)
+            content = {"predictions": predictions, "model": server.version}
+            self.answer(200 if server.version else 503, content)
+
+        def do_GET(self):
+            self.answer(200, server.status())
+
+        def answer(self, code, content):
+            value = json.dumps(content).encode()
+            self.send_response(code)
             self.send_header("Content-Length", str(len(value)))
             self.end_headers()
             self.wfile.write(value)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cowclip_merlin.demo.measuring.sync_watch import Repeat
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.types import Json, JsonObject
+from measuring.sync_watch import Repeat
 
 
 class Answer(NamedTuple):

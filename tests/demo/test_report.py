@@ -5,21 +5,10 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.demo.measuring.probes import Latency
-from cowclip_merlin.demo.online.processes import DemoSettings
-from cowclip_merlin.demo.online.report import (
-    StatusBlock,
-    draw,
-    latency_summary,
-    percentiles,
-    table_text,
-)
+from cowclip_merlin.demo.pipeline import DemoSettings
+from cowclip_merlin.demo.report import StatusBlock, draw, percentiles, table_text
 from cowclip_merlin.errors import InputError
 
-PROBES = [
-    Latency(began=i, join=0.1, train=0.5 + i / 100, push=0.01, apply=0.02, total=0.63 + i / 100)
-    for i in range(10)
-]
 RESULT = {
     "seconds": 60.0,
     "frozen_after": 20.0,
@@ -30,19 +19,23 @@ RESULT = {
         "due": 105_000,
         "lost": 0,
         "repeated": 12,
-        "read": 110_000,
         "trained": 109_988,
     },
     "events_per_second": {"produced": 2000.0, "trained": 1990.5},
-    "latency": latency_summary(PROBES, given_up=1),
-    "requests": {"p50": 0.0015, "p99": 0.007, "unanswered": 0},
+    "event_age": {"p50": 0.62, "p95": 1.08},
+    "requests": {"p50": 1.5, "p99": 7.0, "unanswered": 0},
     "auc": {"whole": {"online": 0.7, "frozen": 0.6, "best": 0.78}, "impressions": 9000},
     "auc_over_time": {
         "times": [5.0, 15.0],
-        "parts": {"online": [None, 0.7], "frozen": [0.6, 0.6], "best": [0.8, 0.8]},
+        "parts": [
+            {"online": None, "frozen": 0.6, "best": 0.8},
+            {"online": 0.7, "frozen": 0.6, "best": 0.8},
+        ],
     },
-    "rows": {"admitted": 5000, "expired": 1000, "held": 4000},
-    "rows_over_time": {"times": [1.0, 2.0], "held": [10, 20], "expired": [0, 5]},
+    "models": [
+        {"time": 1.0, "rows": 10, "expired": 0, "event_age": None},
+        {"time": 2.0, "rows": 4000, "expired": 1000, "event_age": 0.7},
+    ],
     "kill": {
         "killed_after": 36.0,
         "without_syncs": 9.5,
@@ -50,7 +43,6 @@ RESULT = {
         "retrained": 20_000,
     },
     "memory": {"trainer": 900, "server-1": 500},
-    "probes": [each.as_dict() for each in PROBES],
 }
 
 
@@ -59,12 +51,13 @@ def test_table():
 
 
 def test_table_of_what_did_not_come():
-    result = copy.deepcopy(RESULT) | {"kill": None, "latency": latency_summary([], 0)}
+    result = copy.deepcopy(RESULT) | {"kill": None, "event_age": {"p50": None, "p95": None}}
     result["requests"] = {"p50": None, "p99": None, "unanswered": 3}
     result["auc"]["whole"]["frozen"] = None
     text = table_text(result)
-    for words in ("no syncs came after it", "0 probes", "not updated any more  -"):
+    for words in ("no syncs came after it", "not updated any more  -"):
         assert words in text
+    assert "event to served" not in text and "a request" not in text
 
 
 def test_percentiles():
@@ -72,7 +65,7 @@ def test_percentiles():
     assert percentiles([1, 2, 3, 4, 101], 50, 95)["p50"] == 3
 
 
-@pytest.mark.parametrize("change", [{}, {"kill": None, "probes": []}])
+@pytest.mark.parametrize("change", [{}, {"kill": None}])
 def test_figure(tmp_path, change):
     draw(RESULT | change, tmp_path / "a.svg")
     draw(RESULT | change, tmp_path / "b.svg")

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from cowclip_merlin.demo.online import processes as module
-from cowclip_merlin.demo.online.processes import OWN, DemoSettings, Processes, make_logs
+from cowclip_merlin.demo import processes as module
+from cowclip_merlin.demo.pipeline import OWN, DemoSettings, make_logs
+from cowclip_merlin.demo.processes import Processes
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 

@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
-from cowclip_merlin.demo.measuring.sync_watch import Repeat, SyncWatch
+from cowclip_merlin.demo.report import percentiles
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.types import JsonObject
+from measuring.server_client import Answer, NoAnswer, ServerClient
+from measuring.sync_watch import Repeat, SyncWatch
 
 STAGES = ("join", "train", "push", "apply")
 
@@ -185,3 +186,12 @@ class Prober(Repeat):
 
     def _goes_on(self, began: float) -> bool:
         return not self.is_ending and time.time() - began < _LONGEST
+
+
+def latency_summary(latencies: Sequence[Latency], given_up: int) -> JsonObject:
+    """Return the percentiles of each stage and of the whole way."""
+    stages = {
+        name: percentiles([getattr(each, name) for each in latencies], 50, 95)
+        for name in (*STAGES, "total")
+    }
+    return {"probes": len(latencies), "given_up": given_up, "seconds": stages}

@@ -1,35 +1,99 @@
-"""The demo's results: numbers for JSON, a table and a figure; its state in the terminal."""
+"""The demo's results: where each event went, a table and a figure; its state in the terminal."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from cowclip_merlin.demo.measuring.probes import STAGES, Latency
-from cowclip_merlin.demo.measuring.scoring import BEST, FROZEN, ONLINE
-from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.plotting.colors import BLACK, BLUE, PURPLE, VERMILION
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure
-from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.types import Floats, Json, JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ONLINE, FROZEN, BEST = "online", "frozen", "best"
+"""The model that is synced, the one that is not any more, and the true probabilities."""
 
 _MODELS = {
     ONLINE: ("updated", {"color": BLUE, "marker": "o"}),
     FROZEN: ("not updated", {"color": VERMILION, "marker": "s", "linestyle": "--"}),
     BEST: ("best possible", {"color": BLACK, "linestyle": ":"}),
 }
-_STAGES = dict(zip(STAGES, (SKY_BLUE, BLUE, ORANGE, GREEN), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """Where each impression went.
+
+    Attributes:
+        impressions: in their log, without repeats.
+        clicks: in their log.
+        examples: in the log of examples.
+        due: impressions whose window was over at the end.
+        lost: those of them without an example.
+        repeated: examples of a key that has one before, such as late clicks.
+    """
+
+    impressions: int
+    clicks: int
+    examples: int
+    due: int
+    lost: int
+    repeated: int
+
+
+def take_stock(
+    features: LogFeatures,
+    impressions: MessageLog,
+    actions: MessageLog,
+    examples: MessageLog,
+    *,
+    window: float,
+) -> Accounts:
+    """Read all logs, and count by keys.
+
+    Args:
+        features: names of the columns.
+        impressions: log of impressions.
+        actions: log of clicks.
+        examples: log of the joined examples.
+        window: seconds of event time after which an impression must have its example.
+    """
+    key, time = features.key, features.time
+    shown = {row[key]: row[time] for row in _rows(impressions)}
+    newest = max(shown.values(), default=0)
+    due = {each for each, when in shown.items() if when < newest - window}
+    joined = [row[key] for row in _rows(examples)]
+    return Accounts(
+        impressions=len(shown),
+        clicks=sum(1 for _ in _rows(actions)),
+        examples=len(joined),
+        due=len(due),
+        lost=len(due.difference(joined)),
+        repeated=len(joined) - len(set(joined)),
+    )
+
+
+def _rows(log: MessageLog) -> Iterator[JsonObject]:
+    """Yield all messages of a log as objects."""
+    position = log.start()
+    while messages := log.read(position, most=4096):
+        position = messages[-1].after
+        yield from (json.loads(message.value) for message in messages)
 
 
 def draw(result: Mapping[str, Json], path: Path) -> None:
-    """Draw AUC and rows over time, and the latency of each probe by stage.
+    """Draw AUC, rows, and the age of the newest event that a server knows, over time.
 
     Args:
         result: the demo's numbers, as in demo.json.
@@ -40,7 +104,7 @@ def draw(result: Mapping[str, Json], path: Path) -> None:
         top, bottom = figure.subfigures(2, 1)
         _draw_auc(top.add_subplot(), result)
         left, right = bottom.subplots(1, 2)
-        _draw_latency(left, result)
+        _draw_age(left, result)
         _draw_rows(right, result)
         save_figure(figure, path)
 
@@ -48,7 +112,7 @@ def draw(result: Mapping[str, Json], path: Path) -> None:
 def _draw_auc(axes: Axes, result: Mapping[str, Json]) -> None:
     auc = result["auc_over_time"]
     for name, (label, look) in _MODELS.items():
-        values = [np.nan if x is None else 100 * x for x in auc["parts"][name]]
+        values = [np.nan if x[name] is None else 100 * x[name] for x in auc["parts"]]
         axes.plot(auc["times"], values, label=label, **look)
     axes.axvline(result["frozen_after"], color=VERMILION, linewidth=0.8, label="its last update")
     _mark_kill(axes, result, label="no trainer")
@@ -57,34 +121,31 @@ def _draw_auc(axes: Axes, result: Mapping[str, Json]) -> None:
     _mark_time(axes, result)
 
 
-def _draw_latency(axes: Axes, result: Mapping[str, Json]) -> None:
-    probes = result["probes"]
-    places, before = [each["began"] for each in probes], np.zeros(len(probes))
-    width = result["seconds"] / 120
-    for name, color in _STAGES.items():
-        seconds = np.array([each[name] for each in probes])
-        axes.bar(places, seconds, width, bottom=before, color=color, label=name)
-        before = before + seconds
+def _draw_age(axes: Axes, result: Mapping[str, Json]) -> None:
+    times, (ages,) = _over_time(result, "event_age")
+    axes.plot(times, ages, color=BLUE)
     _mark_kill(axes, result)
-    axes.set(ylabel="seconds", title="From a click to predictions that know it")
-    if probes:
-        # The probe that waits for a new trainer is many times as long as the others.
-        axes.set_ylim(0, 2 * np.median(before))
-    axes.legend(ncols=4, loc="upper left", frameon=False, columnspacing=1.0, handlelength=1.0)
+    axes.set(ylabel="seconds", title="Age of the newest event that a server knows")
+    axes.set_ylim(bottom=0)
     _mark_time(axes, result)
 
 
 def _draw_rows(axes: Axes, result: Mapping[str, Json]) -> None:
-    rows = result["rows_over_time"]
-    held, expired = (np.array(rows[name]) / 1000 for name in ("held", "expired"))
-    axes.plot(rows["times"], held + expired, color=PURPLE, linestyle="--", label="admitted")
-    axes.plot(rows["times"], held, color=BLUE, label="held")
-    axes.plot(rows["times"], expired, color=VERMILION, linestyle="-.", label="expired")
+    times, (held, expired) = _over_time(result, "rows", "expired")
+    axes.plot(times, (held + expired) / 1000, color=PURPLE, linestyle="--", label="admitted")
+    axes.plot(times, held / 1000, color=BLUE, label="held")
+    axes.plot(times, expired / 1000, color=VERMILION, linestyle="-.", label="expired")
     _mark_kill(axes, result)
     axes.set(ylabel="thousand ids", title="Rows of the embedding tables")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper left", frameon=False)
     _mark_time(axes, result)
+
+
+def _over_time(result: Mapping[str, Json], *names: str) -> tuple[list[float], list[Floats]]:
+    """Times, and numbers of the model that a server had then; NaN for null."""
+    models = result["models"]
+    return [x["time"] for x in models], [np.array([x[n] for x in models], float) for n in names]
 
 
 def _mark_time(axes: Axes, result: Mapping[str, Json]) -> None:
@@ -113,21 +174,12 @@ def percentiles(values: Sequence[float], *percents: float) -> JsonObject:
     }
 
 
-def latency_summary(latencies: Sequence[Latency], given_up: int) -> JsonObject:
-    """Return the percentiles of each stage and of the whole way."""
-    stages = {
-        name: percentiles([getattr(each, name) for each in latencies], 50, 95)
-        for name in (*STAGES, "total")
-    }
-    return {"probes": len(latencies), "given_up": given_up, "seconds": stages}
-
-
 def table_text(result: Mapping[str, Json]) -> str:
     """Return the table that the demo prints at its end."""
     return "\n".join(
         [
             *_event_lines(result),
-            *_latency_lines(result["latency"], result["requests"]),
+            *_time_lines(result["event_age"], result["requests"]),
             *_auc_lines(result["auc"]),
             *_row_lines(result),
             *_kill_lines(result["kill"], result["accounts"]),
@@ -143,15 +195,13 @@ def _event_lines(result: Mapping[str, Json]) -> list[str]:
     ]
 
 
-def _latency_lines(latency: Mapping[str, Json], requests: Mapping[str, Json]) -> list[str]:
-    lines = [_line("event to served", f"{latency['probes']} probes, seconds    p50     p95")]
-    for name, each in latency["seconds"].items():
-        if each["p50"] is not None:
-            lines.append(_line("", f"  {name:<22}{each['p50']:6.2f}  {each['p95']:6.2f}"))
-    if latency["given_up"]:
-        lines.append(_line("", f"  {latency['given_up']} probes were not served in time"))
+def _time_lines(age: Mapping[str, Json], requests: Mapping[str, Json]) -> list[str]:
+    lines = []
+    if age["p50"] is not None:
+        words = f"{age['p50']:.1f} s old p50, {age['p95']:.1f} s p95"
+        lines.append(_line("event to served", f"the newest event that a server knows: {words}"))
     if requests["p50"] is not None:
-        words = f"{1e3 * requests['p50']:.1f} ms p50, {1e3 * requests['p99']:.1f} ms p99"
+        words = f"{requests['p50']:.1f} ms p50, {requests['p99']:.1f} ms p99"
         lines.append(_line("a request", f"{words}; {requests['unanswered']} without an answer"))
     return lines
 
@@ -168,9 +218,10 @@ def _auc_lines(auc: Mapping[str, Json]) -> list[str]:
 
 
 def _row_lines(result: Mapping[str, Json]) -> list[str]:
-    rows, memory = result["rows"], result["memory"]
+    model, memory = result["models"][-1], result["memory"]
     words = ", ".join(f"{name} {size:,.0f}" for name, size in memory.items())
-    counts = f"{rows['admitted']:,} admitted, {rows['expired']:,} expired, {rows['held']:,} held"
+    held, expired = model["rows"], model["expired"]
+    counts = f"{held + expired:,} admitted, {expired:,} expired, {held:,} held"
     return [_line("rows", counts), _line("memory, MB", words)]
 
 
@@ -186,7 +237,7 @@ def _kill_lines(kill: Mapping[str, Json] | None, accounts: Mapping[str, Json]) -
         ]
     lost = f"{accounts['lost']:,} of {accounts['due']:,} impressions without an example"
     lines.append(_line("lost", lost))
-    read = f"{accounts['trained']:,} events trained of {accounts['read']:,} examples"
+    read = f"{accounts['trained']:,} events trained of {accounts['examples']:,} examples"
     return [*lines, _line("", f"{read}, {accounts['repeated']:,} of them repeats")]
 
 

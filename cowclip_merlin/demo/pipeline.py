@@ -1,26 +1,24 @@
-"""Start, watch and end the processes of the demo, and the brokers of its messages."""
+"""The processes between an impression and a prediction, and the logs between them."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import http.client
+import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cowclip_merlin.demo.processes import Process, Processes
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.system.machine import resident_megabytes
-from cowclip_merlin.system.processes import free_ports, start, wait_or_kill
+from cowclip_merlin.system.processes import free_ports
+from cowclip_merlin.types import JsonObject
 
 OWN = "own"
 """Instead of a broker's address: the demo starts one."""
@@ -111,169 +109,6 @@ class DemoSettings(Settings):
     def snapshot_every(self) -> float:
         """Seconds between two snapshots."""
         return min(30.0, self.seconds / 6)
-
-
-_PATIENCE = 20.0
-"""Seconds that a process has to end after SIGTERM before it is killed."""
-
-
-_HIDDEN = ("COWCLIP_TOKEN",)
-"""Variables that the processes do not get: their servers are for the demo alone."""
-
-
-class Process:
-    """One process, whose output goes to a file.
-
-    Args:
-        name: for messages.
-        command: program and arguments.
-        log: file for its output; a process that is started again appends to it.
-        may_finish: whether it may end by itself, with success.
-    """
-
-    def __init__(
-        self, name: str, command: Sequence[str], log: Path, *, may_finish: bool = False
-    ) -> None:
-        self.name, self.log, self.may_finish = name, log, may_finish
-        self._command = list(command)
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._meant_to_end = False
-
-    def start(self) -> None:
-        """Start the process, or start it again."""
-        self._meant_to_end = False
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as output:
-            environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
-            self._popen = start(self._command, stdout=output, environment=environment)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process has been started and has not ended."""
-        return self._popen is not None and self._popen.poll() is None
-
-    @property
-    def megabytes(self) -> float:
-        """Memory that it has now; 0 if it does not run."""
-        if not self.is_running:
-            return 0.0
-        with contextlib.suppress(OSError):  # it may end at any moment
-            return resident_megabytes(self._popen.pid)
-        return 0.0
-
-    def kill(self) -> None:
-        """Kill it with SIGKILL, as a crash of its machine would."""
-        self._meant_to_end = True
-        self._popen.send_signal(signal.SIGKILL)
-        self._popen.wait()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the process within the block, as a very slow machine would."""
-        self._popen.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._popen.send_signal(signal.SIGCONT)
-
-    def end(self) -> None:
-        """Ask it to end."""
-        self._meant_to_end = True
-        if self.is_running:
-            self._popen.send_signal(signal.SIGTERM)
-
-    def wait(self, seconds: float = _PATIENCE) -> None:
-        """Wait until it has ended, or kill it after so many seconds; then end what it left."""
-        if self._popen is not None:
-            wait_or_kill(self._popen, seconds)
-
-    def check(self) -> None:
-        """Raise an error if the process has ended although nobody asked it to.
-
-        Raises:
-            InputError: with the last line that it wrote.
-        """
-        if self._popen is None or self.is_running or self._meant_to_end:
-            return
-        if self._popen.returncode == 0 and self.may_finish:
-            return
-        raise InputError(
-            f"{self.name} ended with code {self._popen.returncode}: {last_line(self.log)}; see "
-            f"{self.log}"
-        )
-
-
-class Processes:
-    """All processes of the demo, as a context that ends them.
-
-    Args:
-        logs: folder for the files of their output.
-    """
-
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
-        self.all: list[Process] = []
-
-    def start(self, name: str, command: Sequence[str], *, may_finish: bool = False) -> Process:
-        """Start a process; the arguments are those of `Process`."""
-        process = Process(name, command, self._logs / f"{name}.log", may_finish=may_finish)
-        self.all.append(process)
-        process.start()
-        return process
-
-    def start_cowclip(self, name: str, *arguments: str, may_finish: bool = False) -> Process:
-        """Start a command of `cowclip` with the Python of this process."""
-        command = [sys.executable, "-m", "cowclip_merlin", *arguments]
-        return self.start(name, command, may_finish=may_finish)
-
-    def check(self) -> None:
-        """Raise an error if one has ended although nobody asked it to.
-
-        Raises:
-            InputError: with its name and the last line that it wrote.
-        """
-        for process in self.all:
-            process.check()
-
-    def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 600) -> None:
-        """Wait until a condition is true.
-
-        Args:
-            what: is waited for, for the message.
-            condition: is asked often.
-            seconds: to wait at most.
-
-        Raises:
-            InputError: a process has ended, or it took too long.
-        """
-        until = time.monotonic() + seconds
-        while not condition():
-            self.check()
-            if time.monotonic() > until:
-                raise InputError(f"waited {seconds:.0f} s for {what}; see {self._logs}")
-            time.sleep(0.05)
-
-    def __enter__(self) -> Processes:
-        """Return this object."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End all processes, the last one first; at once if another signal comes meanwhile."""
-        until = time.monotonic() + _PATIENCE
-        try:
-            for process in reversed(self.all):
-                process.end()
-            for process in reversed(self.all):
-                process.wait(until - time.monotonic())
-        finally:
-            for process in self.all:
-                process.wait(0.0)
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a file that is not empty, cut to a sensible length."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no output")
 
 
 EVENT_LOGS = ("impressions", "actions", "examples")
@@ -373,3 +208,129 @@ def _kafka(address: str, processes: Processes) -> str:
     # tansu 0.6.0 counts a batch as one message when it is asked for the end of a topic.
     # Messages alone are slow to send, but less so without the numbers that find repeated ones.
     return f"kafka://127.0.0.1:{port}?batch.num.messages=1&enable.idempotence=false"
+
+
+_LONGEST_ANSWER = 10.0  # seconds
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to this machine
+
+
+def ask(port: int, path: str, body: JsonObject | None = None) -> JsonObject | None:
+    """Ask a server of this machine; None without an answer, or without a model.
+
+    Args:
+        port: of the server.
+        path: such as "/v1/status".
+        body: for POST; None: GET.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
+    try:
+        with _DIRECT.open(request, timeout=_LONGEST_ANSWER) as answer:
+            return json.load(answer)
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def _has_model(port: int, meanwhile: Callable[[], None]) -> bool:
+    meanwhile()
+    status = ask(port, "/v1/status")
+    return status is not None and status["state"] == "serving"
+
+
+class Pipeline:
+    """All parts, each a process.
+
+    Args:
+        settings: of the demo.
+        processes: where the parts are started.
+        logs: between the parts.
+        features: features file of the stream.
+        work: folder for the joiner's state and the trainer's run.
+        joiner_options: further options of `cowclip online join`.
+        trainer_options: further options of `cowclip online train`.
+
+    Attributes:
+        ports: of the servers.
+        servers: their processes.
+        trainer: its process.
+        joiner: its process.
+    """
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        processes: Processes,
+        logs: Logs,
+        features: Path,
+        work: Path,
+        *,
+        joiner_options: Sequence[str] = (),
+        trainer_options: Sequence[str] = (),
+    ) -> None:
+        self._settings, self._processes, self._logs = settings, processes, logs
+        self._features, self._work = str(features), work
+        self._joiner_options, self._trainer_options = joiner_options, trainer_options
+        self.ports: list[int] = []
+        self.servers: list[Process] = []
+        self.trainer: Process | None = None
+        self.joiner: Process | None = None
+
+    def start(self, *, servers: int) -> None:
+        """Start joiner, trainer and servers, which wait for events."""
+        self._start_joiner()
+        self._start_trainer()
+        for i in range(servers):
+            self.start_server(f"server-{i + 1}", self._logs.syncs)
+
+    def start_server(self, name: str, syncs: str) -> int:
+        """Start a server that follows a log of syncs; return its port."""
+        (port,) = free_ports(1)
+        words = ["online", "serve", "--from", syncs, "--port", str(port)]
+        self.servers.append(self._processes.start_cowclip(name, *words))
+        self.ports.append(port)
+        return port
+
+    def wait_for_servers(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until all servers have the model of the trainer's first sync.
+
+        Args:
+            meanwhile: is called often.
+
+        Raises:
+            InputError: a process has ended, or it took too long.
+        """
+        for port, server in zip(self.ports, self.servers, strict=True):
+            self._processes.wait_until(
+                f"the model of {server.name}", partial(_has_model, port, meanwhile)
+            )
+
+    def start_producer(self) -> Process:
+        """Start the stream of impressions and clicks."""
+        settings, logs = self._settings, self._logs
+        words = ["online", "produce", "--generate", "--features", self._features]
+        words += ["--impressions", logs.impressions, "--actions", logs.actions]
+        words += ["--events", str(settings.events), "--days", str(settings.days)]
+        words += ["--rate", f"{settings.rate:g}", "--delay", f"{settings.delay:g}"]
+        words += ["--seed", str(settings.seed)]
+        return self._processes.start_cowclip("producer", *words, may_finish=True)
+
+    def _start_joiner(self) -> None:
+        logs = self._logs
+        words = ["online", "join", "--impressions", logs.impressions, "--actions", logs.actions]
+        words += ["--to", logs.examples, "--features", self._features]
+        words += ["--window", f"{self._settings.window}s", "--lateness", "1s"]
+        words += ["--state", str(self._work / "join.state")]
+        self.joiner = self._processes.start_cowclip("joiner", *words, *self._joiner_options)
+
+    def _start_trainer(self) -> None:
+        settings, logs = self._settings, self._logs
+        words = ["online", "train", "--from", logs.examples, "--to", logs.syncs]
+        words += ["--features", self._features, "--out", str(self._work / "run")]
+        words += ["--model", "deepfm", "--mlp", "100,100", "--batch-size", str(settings.batch_size)]
+        words += ["--embedding-lr", "3e-3", "--dense-lr", "1e-3", "--seed", str(settings.seed)]
+        words += ["--max-wait", "0.1", "--sync-every", f"{settings.sync_every:g}"]
+        words += ["--dense-every", f"{max(5.0, settings.sync_every):g}", "--catch-up", "8"]
+        words += ["--snapshot-every", f"{settings.snapshot_every:g}"]
+        self.trainer = self._processes.start_cowclip("trainer", *words, *self._trainer_options)

@@ -1,1 +1,0 @@
-"""`cowclip online demo`: all parts of online training in one terminal, watched and measured."""
