@@ -41,7 +41,7 @@ myst_heading_anchors = 3
 # The reference is made of signatures and docstrings: what the modules import is not needed.
 autodoc_mock_imports = [
     "cupy", "dask", "distributed", "fsspec", "llvmlite", "matplotlib", "merlin", "numba", "numpy",
-    "nvtabular", "pandas", "pyarrow", "scipy", "tensorflow", "tqdm",
+    "nvtabular", "pandas", "psutil", "pyarrow", "scipy", "tensorflow", "tqdm",
 ]  # fmt: skip
 for name in ("tensorflow", "merlin_models", "nvtabular"):
     setattr(compat, name, Absent)

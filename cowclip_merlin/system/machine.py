@@ -10,6 +10,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from cowclip_merlin.types import JsonObject
 
 
@@ -90,25 +92,16 @@ def _git_revision() -> str | None:
 def resident_megabytes(process: int | None = None) -> float:
     """Return the memory that a process has now, in MB of 10^6 bytes.
 
-    Without Linux's /proc, that of this process is the largest so far.
-
     Args:
         process: its id; None for this process.
 
     Raises:
-        OSError: there is no such process.
+        psutil.Error: there is no such process.
 
     >>> 1 < resident_megabytes() <= peak_megabytes() + 1
     True
     """
-    name = "self" if process is None else str(process)
-    try:
-        pages = int(Path(f"/proc/{name}/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        if process is not None:
-            raise
-        return peak_megabytes()
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return psutil.Process(process).memory_info().rss / 1e6
 
 
 def peak_megabytes() -> float:
@@ -116,28 +109,19 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def bytes_left() -> int | None:
-    """Return how many bytes this process may still take; None without Linux's /proc.
+def bytes_left() -> int:
+    """Return how many bytes this process may still take.
 
     The limits of `ulimit -v` and `ulimit -d` count, and the free memory of the machine.
 
-    >>> bytes_left() is None or bytes_left() > 0
+    >>> bytes_left() > 0
     True
     """
-    try:
-        own, machine = _kilobytes("/proc/self/status"), _kilobytes("/proc/meminfo")
-    except OSError:
-        return None
-    left = [1024 * (machine["MemAvailable"] + machine.get("SwapFree", 0))]
-    limits = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
-    for limit, used in limits:
+    own = psutil.Process().memory_info()
+    left = [psutil.virtual_memory().available + psutil.swap_memory().free]
+    data = getattr(own, "data", 0)  # only Linux and BSD tell it
+    for limit, used in ((resource.RLIMIT_AS, own.vms), (resource.RLIMIT_DATA, data)):
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
-            left.append(max(0, soft - 1024 * own[used]))
+            left.append(max(0, soft - used))
     return min(left)
-
-
-def _kilobytes(file: str) -> dict[str, int]:
-    """Return the lines of a file of /proc that are numbers of kB, by name."""
-    words = [line.split() for line in Path(file).read_text(encoding="ascii").splitlines()]
-    return {w[0].rstrip(":"): int(w[1]) for w in words if len(w) == 3 and w[2] == "kB"}
