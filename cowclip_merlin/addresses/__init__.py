@@ -17,13 +17,13 @@ from cowclip_merlin.addresses.copies import (
     local_folder,
     origin,
     passing_copy,
-    remove_folder,
-    upload_file,
-    upload_folder,
 )
 from cowclip_merlin.addresses.uploads import (
     check_free,
     output_folder,
+    remove_folder,
+    upload_file,
+    upload_folder,
     uploaded_file,
     uploaded_folder,
 )

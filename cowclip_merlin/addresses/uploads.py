@@ -1,4 +1,8 @@
-"""Output at addresses: made in `TMPDIR`, and uploaded when it is whole or a command stops."""
+"""Output at addresses: made in `TMPDIR`, and uploaded when it is whole or a command stops.
+
+The marker of a folder, such as `dataset.json`, is uploaded last and removed first. So a folder
+that has it is whole.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,65 @@ from pathlib import Path
 
 from cowclip_merlin.addresses.address import Address, file_system, is_address, reaching
 from cowclip_merlin.addresses.copies import (
+    KEPT,
     ORIGIN,
+    all_at_once,
     copy_of,
+    delete_unused,
     listed_files,
     local_folder,
-    upload_file,
-    upload_folder,
+    passing_folder,
     version_of,
 )
-from cowclip_merlin.addresses.copy_folders import KEPT, delete_unused, passing_folder
 from cowclip_merlin.errors import InputError
+
+
+def upload_folder(folder: Path, address: str, marker: str) -> None:
+    """Replace the files at an address by those of a folder: first the marker goes, last it comes.
+
+    Raises:
+        InputError: if the address cannot be written.
+    """
+    before = listed_files(address)
+    with reaching(address):
+        files, root = file_system(address)
+        if marker in before:
+            files.rm_file(f"{root}/{marker}")
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+    def put(name: str) -> None:
+        with reaching(f"{address.rstrip('/')}/{name}"):
+            files.put_file(str(folder / name), f"{root}/{name}")
+
+    all_at_once(put, [name for name in found if name != marker])
+    with reaching(address):
+        for name in set(before) - {*found, marker}:
+            files.rm_file(f"{root}/{name}")
+    put(marker)
+
+
+def remove_folder(address: str, marker: str) -> None:
+    """Remove the files of a folder, its marker first.
+
+    Raises:
+        InputError: if that cannot be.
+    """
+    names = sorted(listed_files(address), key=lambda name: name != marker)
+    with reaching(address):
+        files, root = file_system(address)
+        for name in names:
+            files.rm_file(f"{root}/{name}")
+
+
+def upload_file(file: Path, address: str) -> None:
+    """Replace the file at an address.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    with reaching(address):
+        files, path = file_system(address)
+        files.put_file(str(file), path)
 
 
 def check_free(address: str, marker: str, *, replace: bool, remedy: str) -> None:

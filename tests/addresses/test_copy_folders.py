@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cowclip_merlin.addresses import copy_folders, local_folder
+from cowclip_merlin.addresses import copies, local_folder
 from cowclip_merlin.errors import InputError
 
 A, B, C = (f"memory://a/{name}" for name in "abc")
@@ -32,7 +32,7 @@ def put(memory):
 @pytest.fixture
 def ended(monkeypatch):
     """Copies are used by processes that have ended."""
-    monkeypatch.setattr(copy_folders, "_hold", lambda folder, inode: None)
+    monkeypatch.setattr(copies, "_hold", lambda folder, inode: None)
 
 
 def copied(address):
@@ -52,13 +52,13 @@ def test_a_new_version_takes_the_place_of_others(put, ended):
 
 
 def test_what_nobody_has_used_for_a_week_goes(put, ended):
-    everything = copy_folders.all_copies()
+    everything = copies.all_copies()
     old, used, new = copied(put(A)), copied(put(B)), everything / "kept-x"
     left = everything / "passing-_killed0"  # of a killed process
     for folder in (new, left):
         folder.mkdir()
     for folder in (old.parent, used.parent, new, left):
-        unused_for(folder, copy_folders.UNUSED_DAYS + 1)
+        unused_for(folder, copies.UNUSED_DAYS + 1)
     assert copied(B) == used  # once more
     copied(put(C))
     assert used.exists() and new.exists()
@@ -67,7 +67,7 @@ def test_what_nobody_has_used_for_a_week_goes(put, ended):
 
 def test_what_has_other_names_stays(put, ended):
     """It is not of this package, whatever its age."""
-    everything = copy_folders.all_copies()
+    everything = copies.all_copies()
     others = [everything / name for name in ("photos", "tmpab12cd34", "passing-", f"{'0' * 16}-a")]
     for folder in others:
         folder.mkdir()
@@ -81,7 +81,7 @@ def test_a_link_among_the_copies_is_not_followed(put, ended, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/a").touch()
     unused_for(tmp_path / "precious", 99)
-    link = copy_folders.all_copies() / f"{'0' * 16}-{'1' * 16}"
+    link = copies.all_copies() / f"{'0' * 16}-{'1' * 16}"
     link.symlink_to(tmp_path / "precious")
     copied(put(A))
     assert (tmp_path / "precious/a").exists()
@@ -90,7 +90,7 @@ def test_a_link_among_the_copies_is_not_followed(put, ended, tmp_path):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Where the folder of all copies would be."""
-    monkeypatch.setattr(copy_folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(copies.tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"cowclip-{os.getuid()}"
 
 
@@ -136,7 +136,7 @@ def test_a_copy_in_use_stays(put):
 
 
 def test_a_new_folder_is_in_use(put):
-    with copy_folders.passing_folder() as made:
+    with copies.passing_folder() as made:
         unused_for(made, 99)
         copied(put(A))
         assert made.exists()
