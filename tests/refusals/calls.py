@@ -13,8 +13,8 @@ from cowclip_merlin.experiments.on_data.plan import DataVariant
 from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.producing.producer import ProduceSettings
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings

@@ -8,7 +8,7 @@ import sys
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
-from cowclip_merlin.online.monitoring import MonitoringSettings
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "make training examples from a log of impressions and a log of clicks"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     monitoring = settings_from(args, MonitoringSettings)
     if args.engine == "flink":
         return _run_on_flink(args, settings, monitoring)
-    from cowclip_merlin.online.joining.run_join import join_logs
+    from cowclip_merlin.online.joining.loop import join_logs
     from cowclip_merlin.system.signals import Stopped
 
     try:

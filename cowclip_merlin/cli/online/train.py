@@ -13,7 +13,7 @@ from cowclip_merlin.cli.options.online_options import (
 )
 from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
-from cowclip_merlin.online.monitoring import MonitoringSettings
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.settings import add_options, settings_from, values_from
 from cowclip_merlin.training.run_settings import RunSettings

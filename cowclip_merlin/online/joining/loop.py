@@ -1,47 +1,49 @@
-"""Read two logs and join them until the end, or until a signal."""
+"""Join the impressions and the clicks of two logs into a log of examples."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.events.values import format_time
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
-from cowclip_merlin.online.joining.state import JoinCounts
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.state import JoinCounts, JoinState
 from cowclip_merlin.online.logs.message_log import (
     LogUnavailable,
     Message,
     MessageLog,
     Position,
-    Retrying,
     lag,
 )
-from cowclip_merlin.online.monitoring import Metric, Numbers
-from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.system.signals import GracefulStop
+from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.report import MonitoringSettings, Number, Values
+from cowclip_merlin.online.service import Service
+from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.targets import refuse_several
+from cowclip_merlin.training.run_logs import run_logger
 
 READ_AT_ONCE = 8192
-STATUS_EVERY = 10.0
-"""Seconds between two lines about the progress."""
-
-TRIM_EVERY = 10.0
-"""Seconds between two removals of messages that were joined."""
-
 _COUNTS = tuple(JoinCounts().as_dict())
 
-METRICS = (
-    *(Metric(n, f"{n.replace('_', ' ')}, since the state was made", "counter") for n in _COUNTS),
-    Metric("messages_per_second", "Messages read per second since the line before"),
-    Metric("lag_impressions", "Messages of the log of impressions that were not read yet"),
-    Metric("lag_actions", "Messages of the log of clicks that were not read yet"),
-    Metric("open_impressions", "Impressions whose window is not over"),
-    Metric("open_clicks", "Clicks that wait for their impression"),
-    Metric("event_age_seconds", "Age of the time up to which windows are over", "age"),
-    Metric("status_age_seconds", "Age of these numbers", "age"),
+NUMBERS = (
+    *(Number(x, f"{x.replace('_', ' ')}, since the state was made", "counter") for x in _COUNTS),
+    Number("messages_per_second", "Messages read per second since the line before"),
+    Number("lag_impressions", "Messages of the log of impressions that were not read yet"),
+    Number("lag_actions", "Messages of the log of clicks that were not read yet"),
+    Number("open_impressions", "Impressions whose window is not over"),
+    Number("open_clicks", "Clicks that wait for their impression"),
+    Number("event_age_seconds", "Age of the time up to which windows are over", "age"),
+    Number("status_age_seconds", "Age of these numbers", "age"),
 )
-"""What Prometheus reads, as `cowclip_join_...`; the numbers are those of the newest line."""
+"""What Prometheus reads, as `cowclip_join_...`; the values are those of the newest line."""
 
 _WAIT = 0.02  # seconds for a first message, when there was none before
 
@@ -85,17 +87,12 @@ class JoinLoop:
         stop: GracefulStop,
     ) -> None:
         self._joiner, self._idle, self._until_end = joiner, idle, until_end
-        self._log, self._stop = log, stop
         self._readers = {
             name: _Reader(each, time.monotonic(), each.end() if until_end else None)
             for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
         }
-        self._status = _Status(self, log)
-        self._retrying = Retrying(
-            lambda error: log.warning("%s; trying again", error),
-            stopped=lambda: stop.signal_number is not None,
-        )
-        self._trim, self._trim_timer = trim, Timer(TRIM_EVERY)
+        self._trim, self._service = trim, Service(log, "trying again", stop)
+        self._service.begin(self._read_count())
 
     def run(self) -> None:
         """Join until the ends of the logs, or until a signal.
@@ -103,29 +100,19 @@ class JoinLoop:
         Raises:
             InputError: a log lost messages that were not read yet.
         """
-        while not self._stop.signal_number:
-            if self._until_end and not any(map(self._has_more, self._readers)):
-                self._retry(self._joiner.finish)
-                return
-            self._retry(self._step)
-            self._status.print_if_due()
-            if self._trim and self._trim_timer.due():
-                self._retry(self._trim_logs)
-                self._trim_timer.reset()
+        self._service.run(self._go_on, self._tell_and_trim)
 
-    def status(self) -> Numbers:
+    def status(self) -> Values:
         """Return the numbers of the newest line, for Prometheus."""
-        return self._status.newest
+        return self._service.newest
 
-    @property
-    def joiner(self) -> Joiner:
-        """The joiner."""
-        return self._joiner
-
-    def lags(self) -> dict[str, int]:
-        """Messages of each log that were not read yet."""
-        positions = self._joiner.positions
-        return {k: lag(positions[k], r.log.end()) for k, r in self._readers.items()}
+    def _go_on(self) -> bool:
+        """Join the next messages; False at the ends of the logs."""
+        if self._until_end and not any(map(self._has_more, self._readers)):
+            self._retry(self._joiner.finish)
+            return False
+        self._retry(self._step)
+        return True
 
     def _step(self) -> None:
         """Join the next messages, if there are any."""
@@ -139,11 +126,6 @@ class JoinLoop:
         """The logs whose next messages may be old."""
         return [name for name in self._readers if self._is_waited_for(name)]
 
-    def _trim_logs(self) -> None:
-        """Remove what was read; the state has all of it that is still needed."""
-        for name, reader in self._readers.items():
-            reader.log.trim(self._joiner.positions[name])
-
     def _retry(self, step: Callable[[], None]) -> None:
         """Make a step; while a log is unavailable, wait and try again."""
 
@@ -151,7 +133,7 @@ class JoinLoop:
             self._joiner.deliver()  # what a step before could not append
             step()
 
-        self._retrying(deliver_and_step)
+        self._service.retry(deliver_and_step)
 
     def _read(self, name: str) -> list[Message]:
         reader, position = self._readers[name], self._joiner.positions[name]
@@ -197,55 +179,116 @@ class JoinLoop:
             return self._has_more(name)
         return not reader.is_empty or time.monotonic() - reader.last < self._idle
 
+    def _tell_and_trim(self) -> None:
+        self._tell()
+        if self._trim:
+            self._retry(self._trim_logs)
 
-class _Status:
-    """Tells the progress from time to time."""
+    def _trim_logs(self) -> None:
+        """Remove what was read; the state has all of it that is still needed."""
+        for name, reader in self._readers.items():
+            reader.log.trim(self._joiner.positions[name])
 
-    def __init__(self, loop: JoinLoop, log: logging.Logger) -> None:
-        self._loop, self._log, self._printed = loop, log, time.monotonic()
-        self._events = self._read()
-        self.newest: Numbers = {}
-
-    def print_if_due(self) -> None:
-        """Print a line if the last one is old."""
-        if time.monotonic() - self._printed >= STATUS_EVERY:
-            self.print()
-
-    def print(self) -> None:
-        """Print a line, and keep its numbers."""
-        now = time.monotonic()
-        rate = (self._read() - self._events) / max(now - self._printed, 1e-9)
-        self._printed, self._events = now, self._read()
-        joiner, lags = self._loop.joiner, self._lags()
-        open_messages = joiner.sizes()
-        self.newest = {
+    def _tell(self) -> None:
+        """Write a line."""
+        joiner, lags = self._joiner, self._lags()
+        rate, waiting = self._service.rate(self._read_count()), joiner.sizes()
+        values = {
             **joiner.counts.as_dict(),
             "messages_per_second": round(rate, 1),
             **{f"lag_{name}": lags.get(name) for name in (IMPRESSIONS, ACTIONS)},
-            **dict(zip(("open_impressions", "open_clicks"), open_messages, strict=True)),
+            **dict(zip(("open_impressions", "open_clicks"), waiting, strict=True)),
             "event_age_seconds": joiner.watermark,
             "status_age_seconds": time.time(),
         }
-        self._log.info(
+        self._service.tell(
+            values,
             "%s; %.0f messages/s; not read yet: %s; open: %s; event time %s",
             joiner.counts.summary(),
             rate,
-            _numbers(lags),
-            "{:,} impressions, {:,} clicks".format(*open_messages),
+            ", ".join(f"{n:,} {name}" for name, n in lags.items()) or "unknown",
+            "{:,} impressions, {:,} clicks".format(*waiting),
             "none" if joiner.watermark is None else format_time(joiner.watermark),
-            extra={"values": self.newest},
         )
 
     def _lags(self) -> dict[str, int]:
+        """Messages of each log that were not read yet; none while a log is away."""
+        positions = self._joiner.positions
         try:
-            return self._loop.lags()
+            return {k: lag(positions[k], r.log.end()) for k, r in self._readers.items()}
         except LogUnavailable:
             return {}
 
-    def _read(self) -> int:
-        counts = self._loop.joiner.counts
+    def _read_count(self) -> int:
+        counts = self._joiner.counts
         return counts.impressions + counts.clicks
 
 
-def _numbers(named: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {name}" for name, n in named.items()) or "unknown"
+def join_logs(
+    impressions: str,
+    actions: str,
+    to: str,
+    features: str | FilePath | LogFeatures,
+    settings: JoinSettings,
+    *,
+    state: str | Path,
+    until_end: bool = False,
+    trim: bool = False,
+    monitoring: MonitoringSettings | None = None,
+) -> JoinCounts:
+    """Join two logs until a signal, or until their ends. The same call goes on after a crash.
+
+    Args:
+        impressions: log of impressions; a folder, or the address of a Redis Stream or of a Kafka
+            topic.
+        actions: log of clicks, like `impressions`.
+        to: log of examples to write, like `impressions`.
+        features: features file, or the columns read from it; with a key.
+        settings: of the join.
+        state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
+        until_end: stop at the ends that the logs have now, and end all windows.
+        trim: remove messages from both logs when they were joined.
+        monitoring: how others watch the join; None for the defaults.
+
+    Returns:
+        What was read and written since the state was made.
+
+    Raises:
+        InputError: an input is wrong, or a log lost messages that were not read yet.
+        Stopped: after SIGINT or SIGTERM.
+    """
+    columns = features if isinstance(features, LogFeatures) else load_features(features)
+    if columns.key is None:
+        raise InputError(f"{features}: no `key`; name the column that identifies a request")
+    remedy = "write examples with all labels to the topic that the trainer reads"
+    refuse_several("cowclip online join", columns.targets, remedy)
+    state, stop, monitoring = Path(state), GracefulStop(), monitoring or MonitoringSettings()
+    damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(monitoring.endpoint("cowclip_join", NUMBERS))
+        logs = [
+            stack.enter_context(closing(open_log(url, several=True)))
+            for url in (impressions, actions)
+        ]
+        logs.append(stack.enter_context(closing(open_log(to, create=True))))
+        store = stack.enter_context(closing(JoinState(state, settings)))
+        lines = run_logger(Path(f"{state}.log"), log_format=monitoring.log_format)
+        log = stack.enter_context(lines)
+        stack.enter_context(stop.catch_signals())
+        joiner = Joiner(*logs, columns, settings, store, damaged)
+        log.info("reads %s and %s, writes %s", *(each.name for each in logs))
+        loop = JoinLoop(
+            joiner,
+            *logs[:2],
+            idle=settings.idle,
+            until_end=until_end,
+            trim=trim,
+            log=log,
+            stop=stop,
+        )
+        endpoint.tell(loop.status, log.info)
+        loop.run()
+        log.info("%s", joiner.counts.summary())
+    if stop.signal_number:
+        raise Stopped(stop.signal_number)
+    return joiner.counts

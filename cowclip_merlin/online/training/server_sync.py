@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.service import Timer
 from cowclip_merlin.online.sync.publisher import Publisher, last_sync
-from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json

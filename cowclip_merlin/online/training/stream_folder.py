@@ -11,8 +11,8 @@ from cowclip_merlin.addresses import Address, FilePath, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
-from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.new_columns import held
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.run_config import (
     CONFIG,
     Changes,
@@ -26,7 +26,7 @@ from cowclip_merlin.online.training.shards.follower import Follower
 from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.shards.turns import Conductor
 from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
-from cowclip_merlin.online.training.status_report import METRICS
+from cowclip_merlin.online.training.status_report import NUMBERS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
@@ -118,7 +118,7 @@ def _lead(
     if servers and log_place(events) == log_place(servers):
         raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     with ExitStack() as stack:
-        endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
+        endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", NUMBERS))
         source = stack.enter_context(closing(open_log(events, several=True)))
         target = open_log(servers, create=True) if servers else None
         if group is None:

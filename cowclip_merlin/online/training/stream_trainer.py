@@ -10,10 +10,10 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
-from cowclip_merlin.online.monitoring import Numbers
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.new_columns import lacking_in
-from cowclip_merlin.online.timers import Timer
+from cowclip_merlin.online.report import Values
+from cowclip_merlin.online.service import Service, Timer
 from cowclip_merlin.online.training.event_reader import WAIT, EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
@@ -35,7 +35,7 @@ from cowclip_merlin.online.training.status_report import StatusReport, sync_info
 from cowclip_merlin.online.training.step_journal import Step, StepJournal
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import part_of
 
 _PAUSE = 0.02  # seconds between two looks for a snapshot of several workers
@@ -73,14 +73,16 @@ class StreamTrainer:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
         self._events, self._start = events, start
         self._batch_size = trainer.settings.run.batch_size
-        self._scores, self._stop = TargetScores(trainer.features.targets), GracefulStop()
+        self._scores = TargetScores(trainer.features.targets)
+        self._service = Service(log, "training waits")
+        self._stop = self._service.stop
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = StepJournal(folder / "steps")
         self._team = team or Alone()
         self._stored = RunSnapshots(folder, settings, self._team, log.warning)
         self._snapshots = self._stored.writer
-        self._report = StatusReport(folder / "metrics.csv", log, self._scores)
+        self._report = StatusReport(folder / "metrics.csv", self._service, self._scores)
         self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
         self._snapshot_timer = Timer(settings.snapshot_every)
         self._repeats: RepeatFilter | None = None
@@ -92,15 +94,11 @@ class StreamTrainer:
         self._decode = team and ConductorDecoder(team, trainer.features).decode
         self._reader = self._read_from(events.start())
         self._saved, self._factor = -1, 1
-        self._retrying = Retrying(
-            lambda error: log.warning("%s; training waits", error),
-            stopped=lambda: self._stop.signal_number is not None,
-        )
         self._positions: list[Position] = []  # of the snapshots that were begun
 
-    def status(self) -> Numbers:
+    def status(self) -> Values:
         """Return the numbers of the newest line, for Prometheus."""
-        return self._report.newest
+        return self._service.newest
 
     def run(self) -> None:
         """Train until a signal comes, or with `until_end` until the log ends.
@@ -135,9 +133,8 @@ class StreamTrainer:
             self.log.warning("%s; training goes on, and the next snapshot is copied", error)
         if self._servers:
             self._servers.begin(self._saved)
-        self._report.begin(self.trained)
-        while not self._ended():
-            self._go_on()
+        self._service.begin(self.trained)
+        self._service.run(self._go_on, self._write_report)
         self._finish()
 
     def _read_from(self, position: Position) -> EventReader:
@@ -201,7 +198,7 @@ class StreamTrainer:
         self._reader = self._read_from(position)
         self._begin_together()
         for step in self._journal.after(snapshot.number):
-            self._retrying(lambda step=step: self._execute(step))
+            self._service.retry(lambda step=step: self._execute(step))
             if self._stop.signal_number:
                 return
         self._journal.begin(snapshot.number, keep=self._stored.numbers())
@@ -250,8 +247,10 @@ class StreamTrainer:
             return True
         return self.settings.until_end and self._reader.at_end()
 
-    def _go_on(self) -> None:
-        """Train a batch if there is one, and do what is due."""
+    def _go_on(self) -> bool:
+        """Train a batch if there is one, and do what is due; False at the end."""
+        if self._ended():
+            return False
         if not self._reader.pending:  # a batch keeps its size until it is full
             large = self._batch_size * self.settings.catch_up
             self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
@@ -259,10 +258,8 @@ class StreamTrainer:
         self._team.keep_in_touch()
         if self._servers and self._servers.due():
             self._sync()
-        if self._report.due:
-            self.trainer.check_loss()
-            self._write_report()
         self._save_if_due()
+        return True
 
     def _train(self, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False) -> None:
         """Choose a step if there is one, note it, and train it."""
@@ -363,6 +360,7 @@ class StreamTrainer:
         self._write_report()
 
     def _write_report(self) -> None:
+        self.trainer.check_loss()
         table, rates = self._table(), self.trainer.learning_rates
         self._report.write(
             {

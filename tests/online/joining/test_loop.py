@@ -21,7 +21,7 @@ from joining import (
     stream,
 )
 
-from cowclip_merlin.online import FileLog
+from cowclip_merlin.online import FileLog, service
 from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
@@ -186,7 +186,7 @@ def joined(folder, *, trim):
 
 
 def test_the_examples_are_the_same_and_the_logs_are_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "TRIM_EVERY", 0.0)
+    monkeypatch.setattr(service, "LINE_EVERY", 0.0)
     monkeypatch.setattr(loop, "READ_AT_ONCE", 7)
     (tmp_path / "kept").mkdir()
     (tmp_path / "trimmed").mkdir()

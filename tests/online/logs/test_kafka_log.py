@@ -13,7 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.events.columns import CategoricalColumn
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.joining.loop import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost

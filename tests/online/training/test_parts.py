@@ -16,9 +16,10 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings, run_collisions
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import FileLog, ReplaySettings, replay_log
-from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.joining.loop import join_logs
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
+from cowclip_merlin.online.service import Service
 from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.event_reader import EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
@@ -137,8 +138,8 @@ def test_auc_is_computed_again_when_one_event_of_a_hundred_is_new():
 
 
 def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
-    log = logging.getLogger("report")
-    report = StatusReport(tmp_path / "metrics.csv", log, TargetScores([Target("click")], 100))
+    service = Service(logging.getLogger("report"), "waits")
+    report = StatusReport(tmp_path / "metrics.csv", service, TargetScores([Target("click")], 100))
     values = dict.fromkeys(COLUMNS, 0)
     for damaged, warned in ((0, 0), (2, 1), (2, 1), (3, 2)):
         report.write(values | {"damaged": damaged}, reason=f"reason {damaged}")
@@ -153,7 +154,8 @@ def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
 
 def test_scores_worse_than_a_constant_are_warned_of_once(tmp_path, caplog):
     scores = TargetScores([Target("click")], 100)
-    report = StatusReport(tmp_path / "metrics.csv", logging.getLogger("report"), scores)
+    service = Service(logging.getLogger("report"), "waits")
+    report = StatusReport(tmp_path / "metrics.csv", service, scores)
     labels = np.arange(100) % 10 == 0
     for share, score, warned in ((0.5, 0.9, 0), (1, 0.9, 1), (1, 0.9, 1), (1, 0.0, 1), (1, 0.5, 2)):
         part = labels[: int(share * 100)]

@@ -13,7 +13,7 @@ from typing import ClassVar
 from cowclip_merlin import workers
 from cowclip_merlin.launcher.call import VARIABLE
 from cowclip_merlin.launcher.worker import exit_code_of
-from cowclip_merlin.online.monitoring import MonitoringSettings
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.tables.snapshot import numbers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, launch
-from cowclip_merlin.online.monitoring import MonitoringSettings
+from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.shards.call import StreamCall

@@ -1,10 +1,10 @@
-"""Let Prometheus and log collectors watch the trainer and the joiner."""
+"""The numbers that a process tells, and how Prometheus reads those of a trainer and a joiner."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
@@ -20,28 +20,60 @@ from cowclip_merlin.system.processes import cannot_listen, check_host, is_own_ho
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
 
-Numbers = Mapping[str, float | None]
-"""The newest value of each metric; None, or no entry: not known yet."""
+Values = Mapping[str, float | None]
+"""The newest value of each number by its key; None, or no entry: not known yet."""
 
 _CONNECTIONS = 16  # at one time; each has a thread
 _SECONDS = 10.0  # from the connect to the end of the response
 
 
-class Metric(NamedTuple):
+class Number(NamedTuple):
     """A number that a process tells.
 
     Attributes:
-        name: without the prefix; that of a counter gets "_total".
+        key: where the process has it, such as its column in `metrics.csv`.
         help: what it counts or measures, with its unit.
         kind: "counter" only grows; "gauge" is a current value; "age" is the number of seconds since
-            the time, in seconds since 1970, that the process gives.
+            the time, in seconds since 1970, that the process has.
+        name: in Prometheus, where it is not the key. There, each gets a prefix, and that of a
+            counter also "_total".
     """
 
-    name: str
+    key: str
     help: str
     kind: str = "gauge"
+    name: str = ""
+
+
+def families(prefix: str, numbers: Sequence[Number], values: Values) -> Iterator[Family]:
+    """Yield the numbers whose value is known, as Prometheus has them."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for number in numbers:
+        value = values.get(number.key)
+        if value is None:
+            continue
+        if number.kind == "age":
+            value = max(time.time() - value, 0.0)
+        make = CounterMetricFamily if number.kind == "counter" else GaugeMetricFamily
+        yield make(f"{prefix}_{number.name or number.key}", number.help, value=value)
+
+
+def registry_of(collect: Callable[[], Iterable[Family]]) -> CollectorRegistry:
+    """Return a registry of its own for what a process tells at each call."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
+    class Collected(Collector):
+        def collect(self) -> Iterable[Family]:
+            return collect()
+
+    registry = CollectorRegistry()
+    registry.register(Collected())
+    return registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +103,12 @@ class MonitoringSettings(Settings):
             parse_address(self.metrics)
 
     @contextmanager
-    def endpoint(self, prefix: str, metrics: Sequence[Metric]) -> Iterator[Endpoint]:
+    def endpoint(self, prefix: str, numbers: Sequence[Number]) -> Iterator[Endpoint]:
         """Answer Prometheus within the block, in a thread; without `metrics` do nothing.
 
         Args:
             prefix: of all names, such as "cowclip_train".
-            metrics: what to tell.
+            numbers: what to tell.
 
         Raises:
             InputError: if the address cannot be used, or prometheus-client is missing.
@@ -87,8 +119,9 @@ class MonitoringSettings(Settings):
             return
         host, port = parse_address(self.metrics)
         names = (host, *self.allowed_hosts)
-        families = lambda: endpoint.families(prefix, metrics)  # noqa: E731
-        server, thread = _start_server(host, port, names, families)
+        server = _server(host, port, names, lambda: families(prefix, numbers, endpoint.read()))
+        thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread.start()
         shown = f"[{host}]" if ":" in host else host
         endpoint.url = f"http://{shown}:{server.server_port}/metrics"
         try:
@@ -99,41 +132,23 @@ class MonitoringSettings(Settings):
             thread.join()
 
 
+@dataclass
 class Endpoint:
     """What answers Prometheus.
 
     Attributes:
         url: where; None if nothing answers.
+        read: returns the newest values; is called in another thread.
     """
 
-    def __init__(self) -> None:
-        self.url: str | None = None
-        self._read: Callable[[], Numbers] = dict
+    url: str | None = None
+    read: Callable[[], Values] = dict
 
-    def tell(self, read: Callable[[], Numbers], say: Callable[[str], None]) -> None:
-        """Answer with these numbers from now on.
-
-        Args:
-            read: returns the newest numbers; is called in another thread.
-            say: takes a line with the address.
-        """
-        self._read = read
+    def tell(self, read: Callable[[], Values], say: Callable[[str], None]) -> None:
+        """Answer with these values from now on, and say a line with the address."""
+        self.read = read
         if self.url:
             say(f"metrics for Prometheus: {self.url}")
-
-    def families(self, prefix: str, metrics: Sequence[Metric]) -> Iterator[Family]:
-        """Yield the metrics whose value is known, as Prometheus has them."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        numbers = self._read()
-        for metric in metrics:
-            value = numbers.get(metric.name)
-            if value is None:
-                continue
-            if metric.kind == "age":
-                value = max(time.time() - value, 0.0)
-            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            yield make(f"{prefix}_{metric.name}", metric.help, value=value)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -194,24 +209,17 @@ class _Silent(WSGIRequestHandler):
         """Print no line for a request."""
 
 
-def _start_server(
-    host: str, port: int, names: Sequence[str], families: Callable[[], Iterator[Family]]
-) -> tuple[WSGIServer, Thread]:
+def _server(
+    host: str, port: int, names: Sequence[str], collect: Callable[[], Iterable[Family]]
+) -> WSGIServer:
     try:
-        from prometheus_client import CollectorRegistry, make_wsgi_app
-        from prometheus_client.registry import Collector
+        from prometheus_client import make_wsgi_app
+
+        metrics = make_wsgi_app(registry_of(collect))
     except ModuleNotFoundError as error:
         raise missing_online_package(error) from None
 
-    class Families(Collector):
-        def collect(self) -> Iterator[Family]:
-            return families()
-
-    registry = CollectorRegistry()
-    registry.register(Families())
-    metrics = make_wsgi_app(registry)
-
-    def answer(request: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+    def answer(request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if not is_own_host(request.get("HTTP_HOST", ""), names):
             start("421 Misdirected Request", [])
             return [b"this name in Host is not allowed; see --allowed-hosts\n"]
@@ -223,9 +231,6 @@ def _start_server(
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = _Server6 if family == socket.AF_INET6 else _Server
-        server = make_server(address[0], port, answer, made, _Silent)
+        return make_server(address[0], port, answer, made, _Silent)
     except (OSError, OverflowError) as error:
         raise cannot_listen(host, port, error, "give `metrics` another address") from None
-    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
-    return server, thread
