@@ -14,7 +14,7 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.messages import encode_messages, encode_requests
 from cowclip_merlin.online.events.values import MISSING
-from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.joining.loop import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
 from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference

@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from cowclip_merlin.cli import main
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.app import make_app
-from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.http import make_app
+from cowclip_merlin.serving.live.settings import ServingLimits
 
 pytestmark = pytest.mark.runs
 

@@ -11,7 +11,7 @@ from cowclip_merlin.addresses import is_address
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.report import MonitoringSettings
-from cowclip_merlin.serving.live.web.limits import Listening, ServingLimits
+from cowclip_merlin.serving.live.settings import Listening, ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.system import records
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -14,23 +15,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.app import make_app
-from cowclip_merlin.serving.live.web.connections import BoundedConnection
-from cowclip_merlin.serving.live.web.guard import Asgi
-from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, Listening, ServingLimits
+from cowclip_merlin.serving.live.http import make_app
+from cowclip_merlin.serving.live.settings import Listening, ServingLimits
 from cowclip_merlin.system.processes import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
 
 LOG = logging.getLogger("cowclip.serve")
 
+_HEADER_BYTES = 1 << 16  # of a request's first line and headers at most
 _BACKLOG = 256  # connections that wait to be accepted
 _OTHER_FILES = 100  # that a server has open besides its connections
 _TURN = 0.001  # seconds that a Python thread works while others wait; Python's default is 0.005
@@ -81,13 +84,13 @@ def serve(
 
 
 def http_config(
-    app: Asgi, limits: ServingLimits, tls: tuple[Path, Path] | None, *, access_log: bool
+    app: ASGIApp, limits: ServingLimits, tls: tuple[Path, Path] | None, *, access_log: bool
 ) -> uvicorn.Config:
     """Return how uvicorn serves an application within the limits."""
     return uvicorn.Config(
         app,
         http=partial(BoundedConnection, limits=limits),  # type: ignore[arg-type]
-        h11_max_incomplete_event_size=HEADER_BYTES,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
         ws="none",
         log_config=None,
         access_log=access_log,
@@ -97,6 +100,71 @@ def http_config(
         timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
         **dict(zip(("ssl_certfile", "ssl_keyfile"), map(str, tls or ()))),
     )
+
+
+class BoundedConnection(H11Protocol):
+    """A connection of uvicorn, which by itself waits for ever for headers and for slow readers.
+
+    At most one timer runs: from the connect, or from the first byte after a response, until the
+    headers are there; then until the client has the whole response. uvicorn's own timer is for
+    connections that are idle.
+
+    Args:
+        limits: of connections.
+        arguments: of uvicorn.
+    """
+
+    def __init__(self, *, limits: ServingLimits, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close the connection if there are too many."""
+        full = len(self.connections) >= self._limits.max_connections
+        super().connection_made(transport)
+        if full:
+            transport.abort()
+        else:
+            self._abort_after(self._limits.timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Begin to wait for headers, if the connection was idle."""
+        if self._timer is None:
+            self._abort_after(self._limits.timeout)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Give a new request the time for its body, its answer, and its client to read it."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._abort_after(3 * self._limits.timeout)
+
+    def on_response_complete(self) -> None:
+        """Leave an idle connection to uvicorn's timer."""
+        if not self.transport.is_closing():  # else it closes when its client has the response
+            self._stop()
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also if its client never reads the last response."""
+        super().timeout_keep_alive_handler()
+        self._abort_after(self._limits.timeout)
+
+    def _abort_after(self, seconds: float) -> None:
+        self._stop()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _check_tls(files: tuple[Path, Path] | None) -> None:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.testclient import TestClient
 
+from cowclip_merlin.serving.live.http import make_app
 from cowclip_merlin.serving.live.process import http_config
-from cowclip_merlin.serving.live.web.app import make_app
-from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.settings import ServingLimits
 
 LIMITS = ServingLimits(max_body_bytes=4000, max_batch=8, timeout=60.0, max_requests=4)
 URL = "/v1/predict"

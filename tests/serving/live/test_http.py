@@ -15,8 +15,8 @@ from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.served_model import Prediction, Version
 from cowclip_merlin.serving.live.follower import Follower
-from cowclip_merlin.serving.live.web.app import make_app
-from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.http import make_app
+from cowclip_merlin.serving.live.settings import ServingLimits
 
 
 def test_predictions_are_those_of_the_trainer(served, client, rows, events):

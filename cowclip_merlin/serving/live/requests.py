@@ -1,21 +1,22 @@
-"""Read requests to `/v1/predict` within limits, and answer them in threads."""
+"""Read requests to `/v1/predict` within limits, answer them in threads, and count them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from starlette.requests import ClientDisconnect
 
 from cowclip_merlin.online.events.messages import encode_requests
-from cowclip_merlin.serving.live.web.guard import Refusal, not_now
-from cowclip_merlin.serving.live.web.limits import ServingLimits
-from cowclip_merlin.serving.live.web.request_log import RequestLog
+from cowclip_merlin.serving.live.settings import ServingLimits
 from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -26,11 +27,116 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.served_model import Prediction, Version
     from cowclip_merlin.serving.live.follower import Follower
 
-
 MOST_REASONS = 20
 """Damaged events that an answer names."""
 
-_CLOSE = {"Connection": "close"}  # the rest of the body is not read
+CLIENT_LEFT = 499
+"""Status under which a request counts whose client left before its body was there."""
+
+CLOSE = {"Connection": "close"}
+"""Header of a response to a request whose body is not read."""
+
+
+class Refusal(Exception):
+    """A request that gets an error.
+
+    Attributes:
+        status: HTTP status.
+        text: one line: what is wrong, and what to do.
+        headers: of the response.
+        events: (number of the event from 0, reason) of each damaged event.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        events: Sequence[tuple[int, str]] = (),
+    ) -> None:
+        super().__init__(text)
+        self.status, self.text, self.headers, self.events = status, text, headers, events
+
+    def content(self) -> JsonObject:
+        """Return the body of the response."""
+        content: JsonObject = {"error": " ".join(self.text.split())}
+        if self.events:
+            content["events"] = [{"event": i, "reason": reason} for i, reason in self.events]
+        return content
+
+
+def not_now(text: str, seconds: int = 1) -> Refusal:
+    """A refusal of a request that may succeed if it is sent again in some seconds."""
+    return Refusal(503, text, headers={"Retry-After": str(seconds)})
+
+
+RECENT = 60.0
+"""Seconds of requests that the percentiles are of."""
+
+MOST_RECENT = 4096
+"""Requests that the percentiles are of at most."""
+
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Upper ends of the buckets of the histogram of times, in seconds."""
+
+
+@dataclass
+class RequestLog:
+    """What the requests to `/v1/predict` were; only the event loop's thread uses it.
+
+    Attributes:
+        answers: HTTP status -> responses.
+        events: scored.
+        ids: looked up for them.
+        absent: of these ids, those that have no row.
+        running: requests that have no response yet.
+        seconds: all times of responses with 200 together.
+        buckets: of these responses, those in each of `BUCKETS` and above the last one.
+    """
+
+    answers: Counter[int] = field(default_factory=Counter)
+    events: int = 0
+    ids: int = 0
+    absent: int = 0
+    running: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    _recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
+
+    def note(self, status: int, seconds: float) -> None:
+        """Count a response; those with 200 also by their time."""
+        self.answers[status] += 1
+        if status == 200:
+            self.seconds += seconds
+            self.buckets[bisect_left(BUCKETS, seconds)] += 1
+            self._recent.append((time.monotonic(), seconds))
+
+    def note_scored(self, events: int, ids: int, absent: int) -> None:
+        """Count the events of a response."""
+        self.events += events
+        self.ids += ids
+        self.absent += absent
+
+    @property
+    def total(self) -> int:
+        """All responses."""
+        return sum(self.answers.values())
+
+    def milliseconds(self, *shares: float) -> list[float | None]:
+        """Percentiles of the time of recent answers, None without one.
+
+        >>> log = RequestLog()
+        >>> for i in range(101):
+        ...     log.note(200, i / 1000)
+        >>> log.milliseconds(0.5, 0.99)
+        [50.0, 99.0]
+        """
+        since = time.monotonic() - RECENT
+        times = sorted(seconds for when, seconds in self._recent if when >= since)
+        if not times:
+            return [None] * len(shares)
+        return [round(1000 * times[int(share * (len(times) - 1))], 3) for share in shares]
 
 
 async def read_body(
@@ -49,7 +155,7 @@ async def read_body(
     _check_type(headers)
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdecimal()) or len(length) > 19:
-        raise Refusal(400, f"Content-Length {length!a:.30} is not a number", headers=_CLOSE)
+        raise Refusal(400, f"Content-Length {length!a:.30} is not a number", headers=CLOSE)
     if int(length) > limits.max_body_bytes:
         raise _too_large(limits)
     body = bytearray()
@@ -62,7 +168,7 @@ async def read_body(
 
 def _too_large(limits: ServingLimits) -> Refusal:
     text = f"the body is larger than {limits.max_body_bytes} bytes; send fewer events at once"
-    return Refusal(413, text, headers=_CLOSE)
+    return Refusal(413, text, headers=CLOSE)
 
 
 def _check_type(headers: Mapping[str, str]) -> None:
@@ -71,11 +177,11 @@ def _check_type(headers: Mapping[str, str]) -> None:
     if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         given = headers.get("content-type", "none")
         text = f"Content-Type is {given!a:.60}; send application/json in UTF-8"
-        raise Refusal(415, text, headers=_CLOSE)
+        raise Refusal(415, text, headers=CLOSE)
     coding = headers.get("content-encoding", "identity")
     if coding.strip().lower() != "identity":
         text = f"Content-Encoding is {coding!a:.60}; send the body as it is"
-        raise Refusal(415, text, headers=_CLOSE)
+        raise Refusal(415, text, headers=CLOSE)
 
 
 def events_of(body: bytes, features: LogFeatures, limits: ServingLimits) -> Events:
@@ -141,10 +247,6 @@ def _kind(value: Json) -> str:
     return "null" if value is None else names.get(type(value), "a number")
 
 
-CLIENT_LEFT = 499
-"""Status under which a request counts whose client left before its body was there."""
-
-
 class Answer(NamedTuple):
     """A response with predictions.
 
@@ -185,9 +287,14 @@ class Predictor:
             log.note(503, 0.0)
             raise not_now(f"{self._limits.max_requests} requests are running; try again later")
         log.running += 1
-        done, status = _Once(log), 500
+        computing, status = None, 500
         try:
-            answer = await self._answer(request, done)
+            body = await self._read(request)
+            computing = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._compute, body
+            )
+            computing.add_done_callback(self._end)  # it may be done after its response
+            answer = await self._in_time(computing)
             status = 200
             log.note_scored(*answer[1:])
             return answer.body
@@ -199,22 +306,28 @@ class Predictor:
             raise
         finally:
             log.note(status, time.perf_counter() - begun)
-            done.unless_computing()
+            if computing is None:
+                log.running -= 1
 
-    async def _answer(self, request: Request, done: _Once) -> Answer:
-        limits = self._limits
+    async def _read(self, request: Request) -> bytes:
+        reading = read_body(request.headers, request.stream(), self._limits)
         try:
-            reading = read_body(request.headers, request.stream(), limits)
-            body = await asyncio.wait_for(reading, limits.timeout)
+            return await asyncio.wait_for(reading, self._limits.timeout)
         except asyncio.TimeoutError:
-            text = f"the body did not come within {limits.timeout:g} s"
-            raise Refusal(408, text, headers={"Connection": "close"}) from None
-        computing = asyncio.get_running_loop().run_in_executor(self._threads, self._compute, body)
-        done.follow(computing)
+            text = f"the body did not come within {self._limits.timeout:g} s"
+            raise Refusal(408, text, headers=CLOSE) from None
+
+    async def _in_time(self, computing: asyncio.Future[Answer]) -> Answer:
+        seconds = self._limits.timeout
         try:
-            return await asyncio.wait_for(asyncio.shield(computing), limits.timeout)
+            return await asyncio.wait_for(asyncio.shield(computing), seconds)
         except asyncio.TimeoutError:
-            raise not_now(f"no answer within {limits.timeout:g} s; send fewer events") from None
+            raise not_now(f"no answer within {seconds:g} s; send fewer events") from None
+
+    def _end(self, computing: asyncio.Future[Answer]) -> None:
+        self._log.running -= 1
+        if not computing.cancelled():
+            computing.exception()  # it was answered, or its response was sent before
 
     def _compute(self, body: bytes) -> Answer:
         """Decode and score, in a thread."""
@@ -231,28 +344,6 @@ class Predictor:
     def close(self) -> None:
         """Wait for running requests."""
         self._threads.shutdown(wait=True)
-
-
-class _Once:
-    """Ends a request when its thread is done, which may be after its response."""
-
-    def __init__(self, log: RequestLog) -> None:
-        self._log, self._computing = log, False
-
-    def follow(self, computing: asyncio.Future[Answer]) -> None:
-        """The request ends when this is done."""
-        self._computing = True
-        computing.add_done_callback(self._end)
-
-    def unless_computing(self) -> None:
-        """End the request if nothing is computed for it."""
-        if not self._computing:
-            self._log.running -= 1
-
-    def _end(self, computing: asyncio.Future[Answer]) -> None:
-        self._log.running -= 1
-        if not computing.cancelled():
-            computing.exception()  # it was answered, or its response was sent before
 
 
 def version_content(version: Version) -> JsonObject:

@@ -8,9 +8,6 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 
-HEADER_BYTES = 1 << 16
-"""Bytes of a request's first line and headers at most."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServingLimits(Settings):

@@ -1,1 +1,0 @@
-"""The HTTP interface of a server: requests, status, metrics and pages."""
