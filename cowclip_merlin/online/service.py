@@ -97,5 +97,5 @@ class Service:
             words: of the text.
             more: numbers that only `newest` has, or has instead of others.
         """
-        self.newest = {**values, "time": time.time(), **more}
+        self.newest = {**values, **more}
         self.log.info(text, *words, extra={"values": values})

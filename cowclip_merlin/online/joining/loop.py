@@ -40,8 +40,10 @@ NUMBERS = (
     Number("lag_actions", "Messages of the log of clicks that were not read yet"),
     Number("open_impressions", "Impressions whose window is not over"),
     Number("open_clicks", "Clicks that wait for their impression"),
-    Number("event_age_seconds", "Age of the time up to which windows are over", "age"),
-    Number("status_age_seconds", "Age of these numbers", "age"),
+    Number(
+        "event_time", "Age of the time up to which windows are over", "age", "event_age_seconds"
+    ),
+    Number("time", "Age of these numbers", "age", "status_age_seconds"),
 )
 """What Prometheus reads, as `cowclip_join_...`; the values are those of the newest line."""
 
@@ -198,8 +200,8 @@ class JoinLoop:
             "messages_per_second": round(rate, 1),
             **{f"lag_{name}": lags.get(name) for name in (IMPRESSIONS, ACTIONS)},
             **dict(zip(("open_impressions", "open_clicks"), waiting, strict=True)),
-            "event_age_seconds": joiner.watermark,
-            "status_age_seconds": time.time(),
+            "event_time": joiner.watermark,
+            "time": round(time.time(), 1),
         }
         self._service.tell(
             values,

@@ -87,7 +87,7 @@ class StatusReport:
         """
         rate, of_targets = self._service.rate(values["trained"]), self._scores.metrics()
         row = values | {
-            "time": f"{time.time():.1f}",
+            "time": round(time.time(), 1),
             "events_per_second": round(rate, 1),
             "auc": self._scores.first.auc(),
             "log_loss": self._scores.first.log_loss(),
