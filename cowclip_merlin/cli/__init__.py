@@ -76,10 +76,11 @@ def build_parser(*, complete: bool = True) -> CommandParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = argparse.Namespace()
+    args, words = argparse.Namespace(), list(sys.argv[1:] if argv is None else argv)
     try:
         _escape_unencodable_output()
-        args, unknown = build_parser(complete=False).parse_known_args(argv)
+        args, unknown = build_parser(complete=False).parse_known_args(words)
+        args.argv = words
         if unknown:
             command = _command(vars(args))
             return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = error_message(error, target=_output_path(vars(args)))
         if message is None:
             return _crash()
-        message = with_options(message, _all_options(), sys.argv[1:] if argv is None else argv)
+        message = with_options(message, _all_options(), words)
         return _fail(message, code=LOST_ANOTHER if isinstance(error, WorkerLost) else WRONG_INPUT)
 
 

@@ -61,24 +61,39 @@ def run(args: argparse.Namespace) -> int:
     stream = settings_from(args, StreamSettings)
     monitoring = settings_from(args, MonitoringSettings)
     processes = LaunchSettings(**values_from(args, LaunchSettings))
-    from cowclip_merlin.online.training.shards.run_workers import train_with_workers
+    from cowclip_merlin.online.training.shards.start_workers import (
+        join_workers,
+        start_workers,
+        was_started,
+    )
     from cowclip_merlin.system.signals import Stopped
 
     try:
-        trained = train_with_workers(
-            processes,
-            args.events,
-            args.features,
-            settings,
-            stream,
-            out=args.out,
-            servers=args.servers,
-            start=tuple(args.start) if args.start else None,
-            monitoring=monitoring,
-        )
+        if processes.needed:
+            batch_size = settings.run.batch_size
+            start_workers(args.argv, processes, out=args.out, batch_size=batch_size)
+            from cowclip_merlin.online.training.stream_folder import snapshot_times
+
+            trained = max(snapshot_times(args.out))
+        else:
+            join_workers(settings.run.seed)
+            from cowclip_merlin.online.training.stream_folder import train_stream
+
+            trained = train_stream(
+                args.events,
+                args.features,
+                settings,
+                stream,
+                out=args.out,
+                servers=args.servers,
+                start=tuple(args.start) if args.start else None,
+                monitoring=monitoring,
+            )
     except Stopped as stop:
-        message = f"stopped with a snapshot in {args.out}; the same command goes on"
-        print(f"cowclip: {message}", file=sys.stderr)
+        if not was_started():
+            message = f"stopped with a snapshot in {args.out}; the same command goes on"
+            print(f"cowclip: {message}", file=sys.stderr)
         return 128 + stop.signal_number
-    print(f"trained {trained:,} events: {args.out}")
+    if not was_started():
+        print(f"trained {trained:,} events: {args.out}")
     return 0

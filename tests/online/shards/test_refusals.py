@@ -7,8 +7,8 @@ from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.shards.run_workers import train_with_workers
 from cowclip_merlin.online.training.shards.shard_trainer import _refuse_micro_batches
+from cowclip_merlin.online.training.shards.start_workers import start_workers
 from cowclip_merlin.online.training.stream_folder import _refuse_for_workers
 from cowclip_merlin.training import RunSettings
 
@@ -38,15 +38,15 @@ def test_several_labels():
         _refuse_for_workers(StreamSettings(), two)
 
 
-def test_more_workers_than_events_in_a_batch(tmp_path):
-    with pytest.raises(InputError, match="`workers` is 65, but a batch has 64"):
-        train_with_workers(
-            LaunchSettings(workers=65), "EVENTS", "f.yaml", settings(), StreamSettings(),
-            out=str(tmp_path / "run"),
-        )  # fmt: skip
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match=r"`scheduler` is tcp://a:1, .*; use `workers`"):
-        train_with_workers(
-            LaunchSettings(scheduler="tcp://a:1"), "EVENTS", "f.yaml", settings(), StreamSettings(),
-            out=str(tmp_path / "run"),
-        )  # fmt: skip
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        ({"workers": 65}, "`workers` is 65, but a batch has 64"),
+        ({"scheduler": "tcp://a:1"}, r"`scheduler` is tcp://a:1, .*; use `workers`"),
+    ],
+)
+def test_processes_that_a_stream_cannot_have(tmp_path, processes, words):
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match=words):
+        start_workers(["online"], LaunchSettings(**processes), out=str(out), batch_size=64)
+    assert not out.exists()
