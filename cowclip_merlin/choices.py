@@ -102,17 +102,17 @@ VALIDATION_SPLITS = ("random", "last", "given")
 
 CONTRIB: Mapping[str, str] = MappingProxyType(
     {
-        "RowNorms": "diagnostics.row_norms",
+        "RowNorms": "diagnostics.probe",
         "addresses_of_tasks": "slurm",
         "clippy_factor": "clippy",
         "dense_optimizer": "decoupled",
         "engine_for": "fused_mlp",
-        "figure_4": "diagnostics.figures",
+        "figure_4": "diagnostics.report",
         "gradient_norms": "diagnostics.probe",
         "hidden_layers": "fused_mlp",
-        "make_recorder": "diagnostics.recorder",
+        "make_recorder": "diagnostics.record",
         "probe_run": "diagnostics.probe",
-        "read_diagnostics": "diagnostics.diagnostics_csv",
+        "read_diagnostics": "diagnostics.record",
         "run_on_dask": "dask_workers",
     }
 )

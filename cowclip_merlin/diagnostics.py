@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.choices import contributed
 
 if TYPE_CHECKING:
-    from cowclip_merlin.contrib.diagnostics.diagnostics_csv import read_diagnostics
-    from cowclip_merlin.contrib.diagnostics.figures import figure_4
-    from cowclip_merlin.contrib.diagnostics.probe import gradient_norms, probe_run
-    from cowclip_merlin.contrib.diagnostics.row_norms import RowNorms
+    from cowclip_merlin.contrib.diagnostics.probe import RowNorms, gradient_norms, probe_run
+    from cowclip_merlin.contrib.diagnostics.record import read_diagnostics
+    from cowclip_merlin.contrib.diagnostics.report import figure_4
 
 __all__ = ["RowNorms", "figure_4", "gradient_norms", "probe_run", "read_diagnostics"]
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
-from cowclip_merlin.contrib.diagnostics.row_norms import compute_deciles
+from cowclip_merlin.contrib.diagnostics.record import compute_deciles
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.settings import device_option, option
 from cowclip_merlin.types import JsonObject, Tensor
@@ -53,7 +53,7 @@ class RecordedTraining:
 
     def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
         from cowclip_merlin.contrib.diagnostics.probe import make_probe
-        from cowclip_merlin.contrib.diagnostics.recorder import Recorder
+        from cowclip_merlin.contrib.diagnostics.record import Recorder
         from cowclip_merlin.training.run_logs import TensorBoard
 
         fields = criteo_fields(settings.vocabulary)

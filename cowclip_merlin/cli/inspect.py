@@ -36,8 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
     check_overwrite_used(args, "--out")
-    from cowclip_merlin.contrib.diagnostics.figures import FIGURES, RELIABILITY, write_figures
-    from cowclip_merlin.contrib.diagnostics.text_report import format_report
+    from cowclip_merlin.contrib.diagnostics.report import (
+        FIGURES,
+        RELIABILITY,
+        format_report,
+        write_figures,
+    )
     from cowclip_merlin.diagnostics import read_diagnostics
     from cowclip_merlin.system.files import check_writable
     from cowclip_merlin.training.run_config import RunConfig, local_run

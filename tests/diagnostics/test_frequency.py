@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.contrib.diagnostics.row_norms import compute_deciles, decile_edges
+from cowclip_merlin.contrib.diagnostics.record import compute_deciles, decile_edges
 
 
 @given(

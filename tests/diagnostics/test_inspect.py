@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.contrib.diagnostics.diagnostics_csv import FILE
-from cowclip_merlin.contrib.diagnostics.figures import FIGURES
+from cowclip_merlin.contrib.diagnostics.record import FILE
+from cowclip_merlin.contrib.diagnostics.report import FIGURES
 from cowclip_merlin.diagnostics import read_diagnostics
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.run_logs import read_reliability, write_reliability

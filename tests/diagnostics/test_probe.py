@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tiers import thorough
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.contrib.diagnostics.probe import embedding_tables, make_probe
-from cowclip_merlin.contrib.diagnostics.row_norms import MEASURES, group_means, row_norms_by_field
+from cowclip_merlin.contrib.diagnostics.probe import make_probe, row_norms_by_field
+from cowclip_merlin.contrib.diagnostics.record import MEASURES, group_means
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import attach, logits
@@ -29,7 +29,7 @@ def batch_of(rows, places):
 def reference(model, inputs, label, optimizer):
     """(field, id) -> cnt, ||w||, ||g||, ||g + 2 l2 w||, factor; one id at a time, in float64."""
     tf, config = compat.tensorflow(), optimizer.get_config()
-    tables = embedding_tables(model)
+    tables = model.blocks[0].embedding.tables
     with tf.GradientTape() as tape:
         z = logits(model, inputs)[:, 0]
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z))
@@ -68,7 +68,7 @@ def probed(request, small_model, small_data, cowclip):
     """A model whose rows differ in scale, so that some are clipped; its optimizer and probe."""
     model, optimizer = small_model(request.param), cowclip(r=0.01)
     attach(model, optimizer)
-    for table in embedding_tables(model):
+    for table in model.blocks[0].embedding.tables:
         table.assign(table * np.logspace(-4, 0, table.shape[0])[:, None].astype(np.float32))
     return model, optimizer, make_probe(model, optimizer, small_data)
 

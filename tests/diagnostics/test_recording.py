@@ -9,7 +9,7 @@ import pytest
 from run_weights import assert_same_bits
 
 from cowclip_merlin import compat, training
-from cowclip_merlin.contrib.diagnostics.diagnostics_csv import COLUMNS, FILE, DiagnosticsWriter
+from cowclip_merlin.contrib.diagnostics.record import COLUMNS, FILE, append_records, start_file
 from cowclip_merlin.diagnostics import read_diagnostics
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, Stopped, trainer
@@ -172,9 +172,9 @@ def test_steps_that_are_made_in_one_call_are_probed_as_single_ones(
 
 
 def test_a_new_run_starts_a_new_file(tmp_path):
-    DiagnosticsWriter(tmp_path).append(one_probe(step=1))
+    append_records(tmp_path, one_probe(step=1))
     assert len(read_diagnostics(tmp_path)) == 3
-    DiagnosticsWriter(tmp_path)
+    start_file(tmp_path)
     with pytest.raises(InputError, match="the file has no probes"):
         read_diagnostics(tmp_path)
 
@@ -201,7 +201,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
     with pytest.raises(InputError, match=r"diagnostics.csv: damaged .*delete it"):
         read_diagnostics(tmp_path)
     with pytest.raises(InputError, match=r"diagnostics.csv: damaged .*delete it"):
-        DiagnosticsWriter(tmp_path, before=100)
+        start_file(tmp_path, before=100)
 
 
 @pytest.mark.parametrize("cell", [ROW + ROW, ROW.replace(",1\n", ",x\n")])
@@ -213,7 +213,7 @@ def test_damaged_values_are_named(tmp_path, cell):
 
 def test_a_probe_that_was_cut_short_is_not_shown(tmp_path):
     """The file may lose its end with the disk; `cowclip inspect` draws what is whole."""
-    DiagnosticsWriter(tmp_path).append([*one_probe(step=1), *one_probe(step=5)[:2]])
+    append_records(tmp_path, [*one_probe(step=1), *one_probe(step=5)[:2]])
     assert set(read_diagnostics(tmp_path).step) == {1}
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.batch import Batch
-from cowclip_merlin.contrib.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     Data,
@@ -32,6 +33,7 @@ from cowclip_merlin.optimizer.embedding_tables import looks_like_table
 from cowclip_merlin.optimizer.keras_update import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
 from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run import check_sizes, set_up_tensorflow
@@ -46,6 +48,65 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 tf = compat.tensorflow()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNorms:
+    """The distinct rows of one batch, sorted by field and id.
+
+    Attributes:
+        fields: names of the fields.
+        row: number of the row in a fused table, int64 [u].
+        field: index of the row's field in `fields`, int64 [u].
+        id: the row's id in its field, int64 [u].
+        cnt: occurrences in the batch (`cnt` in Algorithm 1), int64 [u].
+        w_norm: `||w||`, float32 [u].
+        g_norm: `||g||` of the data gradient summed over the occurrences, without L2 and before
+            the clip, float32 [u].
+        l2_g_norm: `||g + 2 * l2 * w||`, the norm that the clip bounds, float32 [u].
+        factor: factor in [0, 1] by which the clip multiplies the gradient, float32 [u]; NaN
+            with "clippy", which does not clip gradients.
+    """
+
+    fields: tuple[str, ...]
+    row: npt.NDArray[np.int64]
+    field: npt.NDArray[np.int64]
+    id: npt.NDArray[np.int64]
+    cnt: npt.NDArray[np.int64]
+    w_norm: npt.NDArray[np.float32]
+    g_norm: npt.NDArray[np.float32]
+    l2_g_norm: npt.NDArray[np.float32]
+    factor: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Number of distinct rows."""
+        return len(self.cnt)
+
+
+def row_norms_by_field(
+    layout: TableLayout,
+    rows: npt.NDArray[np.int64],
+    cnt: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float32],
+) -> RowNorms:
+    """Convert distinct rows of a fused table, their `cnt` and four `values` to rows of fields.
+
+    >>> layout = TableLayout({"a": 2, "b": 3})
+    >>> norms = row_norms_by_field(layout, np.array([4, 0]), np.array([1, 2]), np.ones((4, 2)))
+    >>> norms.field.tolist(), norms.id.tolist(), norms.cnt.tolist()
+    ([0, 1], [0, 2], [2, 1])
+    """
+    order = np.argsort(rows)
+    rows = rows[order]
+    field = layout.field_of_row(rows)
+    return RowNorms(
+        fields=tuple(layout.fields),
+        row=rows,
+        field=field,
+        id=rows - np.array(layout.offsets)[field],
+        cnt=cnt[order].astype(np.int64),
+        **dict(zip(("w_norm", "g_norm", "l2_g_norm", "factor"), values[:, order])),
+    )
 
 
 Measured: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
@@ -97,10 +158,7 @@ def make_probe(
 ) -> Callable[[PackedBatch], RowNorms]:
     """Return a compiled function that maps a batch of `data` to its `RowNorms`.
 
-    Args:
-        model: one of the five models, with its variables created.
-        optimizer: CowClip, or an optimizer that wraps one; attached to the model.
-        data: `loading.Data`.
+    The optimizer is attached to the model, whose variables are created.
     """
 
     @tf.function(input_signature=[data.signature], autograph=False)
@@ -130,7 +188,7 @@ def measure_rows(
     cowclip = find_cowclip(optimizer)
     if cowclip is None:
         raise InputError(f"{type(optimizer).__name__} wraps no CowClip; give a CowClip optimizer")
-    every = embedding_tables(model)
+    every = list(model.blocks[0].embedding.tables)
     # The optimizer does not see a frozen table.
     numbers = [number for number, table in enumerate(every) if table.trainable]
     embeddings = [every[number] for number in numbers]
@@ -143,11 +201,6 @@ def measure_rows(
     cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, embeddings)]
     norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, embeddings, factors)]
     return tf.concat(rows, 0), tf.concat(cnt, 0), tf.concat(norms, 1)
-
-
-def embedding_tables(model: CTRModel) -> list[Variable]:
-    """List the variables of a model's embeddings: one for all fields, or one for each, in order."""
-    return list(model.blocks[0].embedding.tables)
 
 
 def to_row_norms(model: CTRModel, measured: Measured) -> RowNorms:
@@ -274,7 +327,7 @@ def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: i
         open_train_columns(prepared, memory=None), batch_size=settings.batch_size
     )
     rows.generator = usual_generator(rows)
-    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
+    loss_sum = tf.Variable(0.0, dtype="float64", trainable=False)
     train_step = make_train_step(model, optimizer, rows, loss_sum)
     with closing(_batches(rows, settings)) as batches:
         for _ in range(step):

@@ -1,8 +1,9 @@
-"""Draw the figures of `cowclip inspect`, and Figure 4 of the paper."""
+"""The text and the figures of `cowclip inspect`, and Figure 4 of the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -10,14 +11,141 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin import choices
 from cowclip_merlin.plotting.style import STYLES, figure_settings, new_figure, save_figure, style
-from cowclip_merlin.types import Array
+from cowclip_merlin.training.run_logs import target_metrics
+from cowclip_merlin.types import Array, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
+
+    from cowclip_merlin.training.run_config import RunConfig
+
+LINES = 10  # maximum number of probes in the table
+FEW = 3  # with fewer probes, the text says how to get more
+
+
+def format_report(
+    config: RunConfig, epochs: Sequence[Mapping[str, str]], table: pd.DataFrame
+) -> str:
+    """Format settings, metrics (rows of `metrics.csv`) and diagnostics of a run as text."""
+    last = int(table.step.max())
+    probe = table[table.step == last]
+    split = config.settings.scored_split
+    parts = [_settings(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
+    probes = table.step.nunique()
+    if probes < FEW:
+        parts.append(
+            f"{probes} probe{'s' * (probes > 1)} in total; for more, train with a smaller "
+            "--diagnostics-every"
+        )
+    clip = config.settings.effective_clip
+    if choices.CLIPS[clip].acts_on == "update":
+        parts.append(
+            f"the clip {clip} bounds steps, not gradients; the table of epochs shows by how much"
+        )
+    parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))
+    parts.append(
+        f"norms at step {last:,} by frequency of the id, means over the batch's rows\n"
+        + _deciles(probe)
+    )
+    return "\n\n".join(parts)
+
+
+def _settings(config: RunConfig) -> str:
+    """Format settings and scaled hyper-parameters in one line."""
+    settings, values = config.settings, config.values
+    return (
+        f"{settings.model}, batch {settings.batch_size:,}, rule {settings.rule}, clip "
+        f"{settings.effective_clip}, update {settings.update}, seed {settings.seed}: embedding lr "
+        f"{values.embedding_lr:.4g}, dense lr {values.dense_lr:.4g}, l2 {values.l2:.4g}, "
+        f"r {values.r:g}, zeta {values.zeta:g}, {values.optimizer_words}"
+    )
+
+
+def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
+    if not epochs:
+        return "no epoch is finished"
+    scores = _scores(epochs[0], split)
+    cells = [
+        (f"{float(row['epoch']):.6g}", f"{float(row['train_loss'] or 'nan'):.5f}",
+         *(f"{float(row[column]):.5f}" for column in scores.values()),
+         f"{float(row['rows_per_second']):,.0f}",
+         _percent(float(row["clipped_share"])), f"{float(row['mean_clip_factor']):.4f}")
+        for row in epochs
+    ]  # fmt: skip
+    head = ("epoch", "train loss", *scores, "rows/s", "clipped", "mean factor")
+    return _table(head, cells)
+
+
+def _scores(row: Mapping[str, str], split: str) -> dict[str, str]:
+    """Map the heading of each score in the table of epochs to its column of `metrics.csv`."""
+    if row.get(f"{split}_auc"):
+        return {f"{split} AUC": f"{split}_auc", f"{split} log loss": f"{split}_log_loss"}
+    return {
+        f"{split} {name} {kind.upper()}": f"{split}_{name}_{kind}"
+        for name, found in target_metrics(row, split).items()
+        for kind in ("auc", "rmse")
+        if kind in found
+    }
+
+
+def _steps(table: pd.DataFrame) -> str:
+    every = table[table.scope == "all"]
+    positions = np.unique(np.linspace(0, len(every) - 1, LINES).round().astype(int))
+    cells = [
+        (f"{row.step:,}", f"{row.rows:,.0f}", _percent(row.clipped_share),
+         _number(row.mean_clip_factor, ".4f"), f"{row.dense_lr:.3g}",
+         _number(row.rows_per_second, ",.0f"))
+        for row in every.iloc[positions].itertuples()
+    ]  # fmt: skip
+    head = ("step", "distinct rows", "clipped", "mean factor", "dense lr", "rows/s")
+    return _table(head, cells)
+
+
+def _fields(probe: pd.DataFrame) -> str:
+    fields = probe[probe.scope == "field"]
+    fields = fields.sort_values(["clipped_share", "mean_clip_factor"], ascending=[False, True])
+    cells = [
+        (row.group, f"{row.rows:,.0f}", f"{row.occurrences / row.rows:,.1f}",
+         _percent(row.clipped_share), _number(row.mean_clip_factor, ".4f"))
+        for row in fields.itertuples()
+    ]  # fmt: skip
+    return _table(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
+
+
+def _deciles(probe: pd.DataFrame) -> str:
+    cells = [
+        (row.group, f"{row.least_count:,.0f} to {row.most_count:,.0f}", f"{row.rows:,.0f}",
+         f"{row.w_norm:.3e}", f"{row.g_norm:.3e}", f"{row.g_norm_per_cnt:.3e}",
+         _percent(row.clipped_share))
+        for row in probe[probe.scope == "decile"].itertuples()
+    ]  # fmt: skip
+    head = ("decile", "seen in training", "distinct rows", "||w||", "||g||", "||g||/cnt", "clipped")
+    return _table(head, cells)
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
+
+
+def _percent(share: float) -> str:
+    return _number(share, ".2%")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a table with right-aligned cells.
+
+    >>> print(_table(("a", "long"), [("10", "2")]))
+       a  long
+      10     2
+    """
+    widths = [max(map(len, cells)) for cells in zip(head, *rows)]
+    lines = ["  " + "  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in (head, *rows)]
+    return "\n".join(lines)
 
 
 NORMS = {
@@ -64,7 +192,7 @@ def clip_by_field(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_heatmap(axes: Axes, steps: Array, shares: npt.NDArray[np.float64]) -> QuadMesh:
+def _draw_heatmap(axes: Axes, steps: Array, shares: Floats) -> QuadMesh:
     """Draw one cell for each field and probe, from the probe's step to the next probe's."""
     ends = np.append(steps, steps[-1] + (steps[-1] - steps[-2] if len(steps) > 1 else 1))
     most = max(1.0, float(np.nanmax(shares)))
@@ -121,11 +249,7 @@ def rates_and_speed(table: pd.DataFrame) -> Figure:
 
 
 def reliability(rows: Sequence[Mapping[str, str]]) -> Figure:
-    """Draw the observed click rate by the predicted one, in bins of equal rows.
-
-    Args:
-        rows: those of one epoch of `reliability.csv`, at least one.
-    """
+    """Draw the observed click rate by the predicted one, in the bins of one epoch."""
     figure = new_figure(4.2, 4.0)
     axes = figure.subplots()
     predicted, observed = (
@@ -162,30 +286,19 @@ RELIABILITY = "reliability"
 def write_figures(
     table: pd.DataFrame, folder: Path, bins: Sequence[Mapping[str, str]] = ()
 ) -> list[Path]:
-    """Draw all figures as SVG; leave out the figures of clip factors if none exist (Clippy).
+    """Draw all figures as SVG, and return their files.
 
-    Args:
-        table: the records of the probes.
-        folder: of the files.
-        bins: rows of `reliability.csv` to draw; none: leave out their figure.
-
-    Returns:
-        The paths of the files.
+    Without clip factors (Clippy) or bins of `reliability.csv`, it leaves out their figures.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
     left_out = _CLIP_FACTOR_FIGURES if table.clipped_share.isna().all() else ()
-    for name, draw in FIGURES.items():
-        if name in left_out:
-            continue
-        files.append(folder / f"{name}.svg")
-        with figure_settings():
-            save_figure(draw(table), files[-1])
+    drawn = {name: partial(draw, table) for name, draw in FIGURES.items() if name not in left_out}
     if bins:
-        files.append(folder / f"{RELIABILITY}.svg")
+        drawn[RELIABILITY] = partial(reliability, bins)
+    for name, draw in drawn.items():
         with figure_settings():
-            save_figure(reliability(bins), files[-1])
-    return files
+            save_figure(draw(), folder / f"{name}.svg")
+    return [folder / f"{name}.svg" for name in drawn]
 
 
 GROUPS = ((1, 1, "once"), (2, 9, "2 to 9 times"), (10, None, "10 times or more"))
@@ -213,9 +326,14 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Figure:
     >>> len(figure_4([1, 3, 0], [0.1, 0.4, 0.0]).axes)
     2
     """
-    cnt, g_norm = _present_rows(np.asarray(cnt), np.asarray(g_norm, np.float64))
-    zero = int((g_norm == 0).sum())
-    cnt, g_norm = cnt[g_norm > 0], g_norm[g_norm > 0]
+    cnt, g_norm = np.asarray(cnt), np.asarray(g_norm, np.float64)
+    if cnt.shape != g_norm.shape:
+        raise ValueError(f"{cnt.shape} counts but {g_norm.shape} norms")
+    if not (cnt > 0).any():
+        raise ValueError("no row is in the batch")
+    zero = int((g_norm[cnt > 0] == 0).sum())
+    drawn = (cnt > 0) & (g_norm > 0)
+    cnt, g_norm = cnt[drawn], g_norm[drawn]
     with figure_settings():
         figure = new_figure(7.6, 3.4)
         panels = figure.subplots(1, 2, sharey=True)
@@ -231,19 +349,7 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Figure:
     return figure
 
 
-def _present_rows(
-    cnt: Array, g_norm: npt.NDArray[np.float64]
-) -> tuple[Array, npt.NDArray[np.float64]]:
-    """Return the counts and norms of the rows that are in the batch."""
-    if cnt.shape != g_norm.shape:
-        raise ValueError(f"{cnt.shape} counts but {g_norm.shape} norms")
-    present = cnt > 0
-    if not present.any():
-        raise ValueError("no row is in the batch")
-    return cnt[present], g_norm[present]
-
-
-def _draw(axes: Axes, values: npt.NDArray[np.float64], cnt: Array) -> None:
+def _draw(axes: Axes, values: Floats, cnt: Array) -> None:
     """Draw the share of each group's rows by value, in bins of equal logarithmic width."""
     if not len(values):
         return
