@@ -21,12 +21,13 @@ written beside it, for `cowclip online`.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
@@ -48,7 +49,7 @@ class Source:
         users: name of the file: user, age, gender, occupation, and more.
         items: name of the file: item, and its genres after the first columns.
         separator: between the columns of users and items.
-        header: whether the first line of a file names its columns.
+        header: number of lines before the rows.
         flags: whether genres are 0/1 columns (from the sixth on), or words in the fourth column.
     """
 
@@ -56,31 +57,25 @@ class Source:
     users: str
     items: str
     separator: str
-    header: bool
+    header: int
     flags: bool
 
 
 SOURCES = (
-    Source(
-        ratings="u.data", users="u.user", items="u.item", separator="|", header=False, flags=True
-    ),
+    Source(ratings="u.data", users="u.user", items="u.item", separator="|", header=0, flags=True),
     Source(
         ratings="ml-100k.inter",
         users="ml-100k.user",
         items="ml-100k.item",
         separator="\t",
-        header=True,
+        header=1,
         flags=False,
     ),
 )
 
 
 def find_source(folder: Path) -> Source:
-    """Find the edition in this folder.
-
-    Raises:
-        InputError: if the folder has no known edition.
-    """
+    """Find the edition in this folder."""
     for source in SOURCES:
         if all((folder / name).is_file() for name in (source.ratings, source.users, source.items)):
             return source
@@ -90,94 +85,57 @@ def find_source(folder: Path) -> Source:
     )
 
 
-def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[list[str]]:
-    """Read the rows of one file as lists of cells.
-
-    Raises:
-        InputError: if a row has fewer than `columns` columns.
-    """
-    with file.open(encoding="latin-1", newline="") as lines:
-        for row_number, line in enumerate(lines, start=1):
-            row = line.rstrip("\r\n").split(separator)
-            if header and row_number == 1:
-                continue
-            if len(row) < columns:
-                raise InputError(
-                    f"{file}, line {row_number}: {len(row)} columns, need at least {columns}; "
-                    "download the file again"
-                )
-            yield row
+def read(file: Path, separator: str, header: int, columns: int) -> pd.DataFrame:
+    """Read a file as a table of text whose columns are numbered, at least so many."""
+    with file.open(encoding="latin-1") as lines:
+        rows = [line.rstrip("\n").split(separator) for line in lines][header:]
+    for line, row in enumerate(rows, start=1 + header):
+        if len(row) < columns:
+            raise InputError(
+                f"{file}, line {line}: {len(row)} columns, need at least {columns}; "
+                "download the file again"
+            )
+    return pd.DataFrame(rows)
 
 
-def genres_of(row: Sequence[str], source: Source) -> list[str]:
-    """Return the genres of one item, in the files' order; "none" if it has no genre.
+def numbers(texts: pd.Series, file: Path) -> pd.Series:
+    """Convert texts of one file to finite numbers."""
 
-    >>> genres_of(["1", "Toy Story", "", "", "", "0", "0", "1", "1"], SOURCES[0])
-    ['2', '3']
-    >>> genres_of(["1", "Toy Story", "1995", "Animation Comedy"], SOURCES[1])
-    ['Animation', 'Comedy']
-    """
-    if source.flags:
-        found = [str(number) for number, flag in enumerate(row[5:]) if flag == "1"]
-    else:
-        found = row[3].split()
-    return found or ["none"]
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(f"{file}: {text!r} is not a number; download the file again")
+        return value
 
-
-def number(text: str, file: Path) -> float:
-    """Convert a text of one file to a finite number.
-
-    Raises:
-        InputError: if it is not a finite number.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{file}: {text!r} is not a number; download the file again")
-    return value
+    return texts.map(number)
 
 
-def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
+def read_users(folder: Path, source: Source) -> pd.DataFrame:
     """Read age (in tens of years), gender and occupation of each user."""
     file = folder / source.users
-    rows = rows_of(file, source.separator, source.header, 4)
-    return {
-        user: {
-            "age": f"{number(age, file) // 10:.0f}0s",
-            "gender": gender,
-            "occupation": occupation,
-        }
-        for user, age, gender, occupation, *_ in rows
-    }
+    found = read(file, source.separator, source.header, 4).drop_duplicates(0, keep="last")
+    found[1] = (numbers(found[1], file) // 10).map("{:.0f}0s".format)
+    return found[[0, 1, 2, 3]].set_axis(["user", "age", "gender", "occupation"], axis=1)
 
 
-def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
-    """Read all genres of each item, and the first genre."""
+def read_items(folder: Path, source: Source) -> pd.DataFrame:
+    """Read all genres of each item in the files' order, and the first genre; "none" without one."""
     columns = 6 if source.flags else 4
-    items = {}
-    for row in rows_of(folder / source.items, source.separator, source.header, columns):
-        genres = genres_of(row, source)
-        items[row[0]] = {"genres": "+".join(genres), "genre": genres[0]}
-    return items
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rating:
-    """One line of the ratings.
-
-    Attributes:
-        user: who rated.
-        item: what was rated.
-        stars: 1 to 5.
-        time: seconds since 1970.
-    """
-
-    user: str
-    item: str
-    stars: float
-    time: float
+    found = read(folder / source.items, source.separator, source.header, columns)
+    found = found.drop_duplicates(0, keep="last")
+    if source.flags:
+        genres = [
+            [str(number) for number, flag in enumerate(row) if flag == "1"]
+            for row in found.iloc[:, 5:].to_numpy()
+        ]
+    else:
+        genres = found[3].str.split().tolist()
+    genres = [each or ["none"] for each in genres]
+    joined = ["+".join(each) for each in genres]
+    return pd.DataFrame({"item": found[0], "genres": joined, "genre": [g[0] for g in genres]})
 
 
 def parse_crosses(text: str) -> tuple[str, ...]:
@@ -200,47 +158,27 @@ def parse_crosses(text: str) -> tuple[str, ...]:
     return names
 
 
-def click(
-    rating: Rating,
-    users: Mapping[str, Mapping[str, str]],
-    items: Mapping[str, Mapping[str, str]],
-    crosses: Sequence[str],
-) -> dict[str, str]:
-    """Make one row of the log."""
-    user, item = rating.user, rating.item
-    row = {"user": user, "item": item, **users[user], **items[item]}
-    crossed = {name: "x".join(row[part] for part in name.split("_")) for name in crosses}
-    values = {name: row[name] for name in FIELDS}
-    labels = {LABEL: str(int(rating.stars >= 4)), "favorite": str(int(rating.stars >= 5))}
-    labels["rating"] = f"{rating.stars:g}"
-    return {**labels, TIME: f"{rating.time:.0f}", **values, **crossed}
+def read_ratings(folder: Path, source: Source) -> pd.DataFrame:
+    """Read the ratings with their users and items, sorted by time; ties keep the file's order."""
+    users, items = read_users(folder, source), read_items(folder, source)
+    file = folder / source.ratings
+    found = read(file, "\t", source.header, 4)[[0, 1, 2, 3]]
+    found.columns = ["user", "item", "stars", "time"]
+    unknown = found[~(found.user.isin(users.user) & found.item.isin(items.item))]
+    if len(unknown):
+        user, item = unknown.iloc[0][["user", "item"]]
+        raise InputError(
+            f"{file}: user {user} or item {item} is not in its table; "
+            "use all three files of one edition"
+        )
+    for name in ("time", "stars"):
+        found[name] = numbers(found[name], file)
+    found = found.merge(users, "left", on="user").merge(items, "left", on="item")
+    return found.sort_values("time", kind="stable", ignore_index=True)
 
 
-def read_ratings(
-    folder: Path,
-    source: Source,
-    users: Mapping[str, Mapping[str, str]],
-    items: Mapping[str, Mapping[str, str]],
-) -> list[Rating]:
-    """Read the ratings, sorted by time; ties keep the file's order.
-
-    Raises:
-        InputError: if a user or an item is not in its table.
-    """
-    file, ratings = folder / source.ratings, []
-    for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4):
-        if user not in users or item not in items:
-            raise InputError(
-                f"{file}: user {user} or item {item} is not in its table; "
-                "use all three files of one edition"
-            )
-        seconds, count = number(time, file), number(stars, file)
-        ratings.append(Rating(user=user, item=item, stars=count, time=seconds))
-    return sorted(ratings, key=lambda rating: rating.time)
-
-
-def histories(ratings: Sequence[Rating], most: int) -> Iterator[str]:
-    """Yield the last items that the user of each rating has liked before, the latest at the end.
+def histories(ratings: pd.DataFrame, most: int) -> list[str]:
+    """Return the last items that the user of each rating liked before, the latest at the end.
 
     Ratings of the same second do not count: a user may enter several at once, in any order.
 
@@ -248,17 +186,30 @@ def histories(ratings: Sequence[Rating], most: int) -> Iterator[str]:
         ratings: sorted by time.
         most: number of items.
 
-    >>> times = [("a", 5, 1), ("b", 1, 2), ("c", 4, 3), ("d", 5, 3), ("e", 2, 4)]
-    >>> rows = [Rating(user="u", item=i, stars=s, time=t) for i, s, t in times]
-    >>> list(histories(rows, 2))
+    >>> rows = [("a", 5, 1), ("b", 1, 2), ("c", 4, 3), ("d", 5, 3), ("e", 2, 4)]
+    >>> rows = pd.DataFrame(rows, columns=["item", "stars", "time"]).assign(user="u")
+    >>> histories(rows, 2)
     ['', 'a', 'a', 'a', 'c|d']
     """
-    liked: dict[str, list[Rating]] = {}
-    for rating in ratings:
-        before = [each for each in liked.get(rating.user, []) if each.time < rating.time]
-        yield "|".join(each.item for each in before[-most:])
-        if rating.stars >= 4:
-            liked.setdefault(rating.user, []).append(rating)
+    found, liked = [], {}
+    for user, item, stars, time in ratings[["user", "item", "stars", "time"]].to_numpy():
+        before = [each for each, since in liked.get(user, []) if since < time]
+        found.append("|".join(before[-most:]))
+        if stars >= 4:
+            liked.setdefault(user, []).append((item, time))
+    return found
+
+
+def log_of(ratings: pd.DataFrame, crosses: Sequence[str], history: int) -> pd.DataFrame:
+    """Make the log with all columns, as text."""
+    log = pd.DataFrame({LABEL: (ratings.stars >= 4).astype(int)})
+    log["favorite"] = (ratings.stars >= 5).astype(int)
+    log["rating"] = ratings.stars.map("{:g}".format)
+    log[TIME] = ratings.time.map("{:.0f}".format)
+    log[list(FIELDS)] = ratings[list(FIELDS)]
+    for name in crosses:
+        log[name] = ["x".join(row) for row in zip(*(ratings[part] for part in name.split("_")))]
+    return log.assign(**{HISTORY: histories(ratings, history)}) if history else log
 
 
 def features_text(name: str, columns: Sequence[str]) -> str:
@@ -291,21 +242,14 @@ def convert(
     features = out.with_name(out.name + ".yaml")
     for file in (out, features) if time else (out,):
         check_writable(file, overwrite=overwrite)
-    source = find_source(folder)
-    users, items = read_users(folder, source), read_items(folder, source)
-    ratings = read_ratings(folder, source, users, items)
-    with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
-        more = [HISTORY] if history else []
-        first = [LABEL, *(MORE_LABELS if labels else ()), *([TIME] if time else [])]
-        columns = [*first, *FIELDS, *crosses, *more]
-        writer = csv.DictWriter(log, columns, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        for rating, liked in zip(ratings, histories(ratings, history), strict=True):
-            writer.writerow({HISTORY: liked, **click(rating, users, items, crosses)})
+    log = log_of(read_ratings(folder, find_source(folder)), crosses, history)
+    log = log.drop(columns=[*([] if labels else MORE_LABELS), *([] if time else [TIME])])
+    with atomic_write(out) as temporary:
+        log.to_csv(temporary, index=False, lineterminator="\n")
     if time:
         with atomic_write(features) as temporary:
             temporary.write_text(features_text(out.name, [*FIELDS, *crosses]), encoding="utf-8")
-    return len(ratings)
+    return len(log)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
