@@ -1,6 +1,5 @@
-"""A new clip, model or log takes two edits: what it does, and an entry. A new rule takes one."""
+"""What a new clip may do and what not; `tests/architecture/test_additions.py` runs with one."""
 
-import csv
 import inspect
 import subprocess
 import sys
@@ -13,12 +12,8 @@ import cowclip_merlin as cc
 from cowclip_merlin import choices, clip, compat, kernels
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.models import Architecture
-from cowclip_merlin.models.base import ClickModel, assemble
 from cowclip_merlin.training import RunSettings
-from cowclip_merlin.training.run_config import RunConfig
 
 tf = compat.tensorflow()
 SHARE = choices.Clip(settings=("r",))
@@ -116,16 +111,6 @@ def test_a_new_clip_may_act_on_updates(add_clip):
     assert after_steps(optimizer)[:, 0].tolist() == [1, 0.75, 1, 0.75]
 
 
-def test_a_run_with_a_new_clip(share, data, tmp_path, capsys):
-    run = tmp_path / "run"
-    assert train(data, run, "--model", "deepfm", "--clip", "share", "--r", 0.25) == 0
-    assert RunConfig.load(run).settings.effective_clip == "share"
-    row = list(csv.DictReader((run / "metrics.csv").open()))[-1]
-    assert float(row["mean_clip_factor"]) == 0.25
-    assert main(["inspect", str(run)]) == 0
-    assert "clip share" in capsys.readouterr().out
-
-
 def test_settings_and_help_know_a_new_clip(share, data, tmp_path, capsys):
     assert "clippy, share (default: cowclip" in text_of_help(capsys)
     assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "share", "--zeta", 1) == 2
@@ -134,41 +119,6 @@ def test_settings_and_help_know_a_new_clip(share, data, tmp_path, capsys):
     assert "--clip cowclip or adaptive_field or share" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"unknown clip 'cow'; .*clippy, share$"):
         RunSettings(model="dcn", batch_size=8, clip="cow")
-
-
-def test_experiments_know_a_new_clip(share, tmp_path):
-    file = tmp_path / "mine.yaml"
-    line = "{label: a, clip: share, multipliers: [1]}"
-    file.write_text(f"title: Mine\nclaim: Mine\nkind: runs\nlines: [{line}]\n")
-    assert load_experiment(str(file)).lines[0].clip == "share"
-
-
-@tf.keras.utils.register_keras_serializable(package="tests")
-class Tower(ClickModel):
-    """The MLP alone."""
-
-    def forward(self, features):
-        return self.logit(self.mlp(features.flat))
-
-
-def tower(schema, **settings):
-    return assemble(Tower, schema, Architecture(**settings))
-
-
-@pytest.fixture
-def tower_model(monkeypatch):
-    """Register a model as its author would: in `models/`, and its name in `choices.MODELS`."""
-    monkeypatch.setitem(cc.models.MODELS, "tower", tower)
-    monkeypatch.setattr(choices, "MODELS", (*choices.MODELS, "tower"))
-
-
-def test_a_run_with_a_new_model(tower_model, data, tmp_path, capsys):
-    assert "din, tower" in text_of_help(capsys)
-    assert train(data, tmp_path / "run", "--model", "tower", "--clip", "none") == 0
-    assert main(["evaluate", str(tmp_path / "run"), str(data)]) == 0
-    assert "AUC" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"unknown model 'fm'; .*din, tower$"):
-        RunSettings(model="fm", batch_size=8)
 
 
 def test_builders_are_names_of_the_package():
@@ -191,34 +141,3 @@ def test_choices_import_nothing_heavy():
         "import sys, cowclip_merlin.choices; assert not {'tensorflow', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-NEW_RULE = """
-from types import MappingProxyType
-from cowclip_merlin import scaling
-
-triple = scaling.Multipliers(embedding_lr=3, dense_lr=3, l2=3)
-scaling.RULES = MappingProxyType({**scaling.RULES, "triple": lambda s: triple})
-
-from cowclip_merlin.cli import main
-from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.training import RunSettings
-
-assert main(["scale", "--dataset", "criteo", "--to", "8192", "--rule", "triple"]) == 0
-new, usual = (RunSettings(model="dcn", batch_size=8, rule=rule) for rule in ("triple", "none"))
-assert new.hyperparameters("criteo").l2 == 3 * usual.hyperparameters("criteo").l2
-assert load_experiment("mine.yaml").lines[0].rule == "triple"
-main(["train", "--help"])
-"""
-
-
-@pytest.mark.system
-def test_a_new_rule_is_one_entry(tmp_path):
-    """In a process of its own, because an author edits the file before anything reads it."""
-    line = "{label: a, rule: triple, multipliers: [1]}"
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"title: Mine\nclaim: Mine\nkind: runs\nlines: [{line}]\n")
-    run = [sys.executable, "-c", NEW_RULE]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "invariant, triple" in " ".join(done.stdout.split())
