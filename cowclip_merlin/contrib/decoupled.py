@@ -152,7 +152,7 @@ def dense_optimizer(identifier: object) -> KerasOptimizer:
     name, config = name_and_config(identifier)
     if name == "adam" and config.get("weight_decay"):
         name = "adamw"
-    if name not in _FORMS or isinstance(identifier, tuple(_FORMS.values())):
+    if name not in _FORMS or isinstance(identifier, tf.keras.optimizers.legacy.Optimizer):
         return compat.legacy_optimizer(identifier)
     _refuse_settings(name, config, identifier)
     made = _FORMS[name]

@@ -76,6 +76,12 @@ def test_cowclip_trains_with_it_and_saves_it(tf, name, update):
     assert again.get_config() == optimizer.get_config()
 
 
+def test_a_legacy_optimizer_of_this_name_is_kept(tf):
+    """As that of TensorFlow Addons, whose settings would be lost."""
+    own = type("Lion", (tf.keras.optimizers.legacy.SGD,), {})(0.5)
+    assert dense_optimizer(own) is own and cc.CowClip("adam", own).dense_optimizer is own
+
+
 @pytest.mark.parametrize("kind", [AdamW, Lion])
 def test_a_saved_form_keeps_every_argument(tf, kind):
     given = kind(0.25, weight_decay=0.5, beta_1=0.75, beta_2=0.625, decay=0.125)

@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// An engine as Python registers it, with the fields of `EngineRecord` in models/hidden/fused.py.
+// An engine as Python registers it, with the fields of `EngineRecord` in contrib/fused_mlp.py.
 // With `host`, the kernels and the library run on the CPU, as in tests.
 struct CowClipMlp {
   std::int32_t host, blocks;
@@ -19,7 +19,7 @@ struct CowClipMlp {
 
 namespace {
 
-// The order of FUNCTIONS in models/hidden/fused.py.
+// The order of FUNCTIONS in contrib/fused_mlp.py.
 enum MlpFunction { kCopyMatrices, kAddBiasRelu, kRowProducts, kReluGradient, kJoinBias };
 
 // The gradient of an output of one number per row: w [columns], its gradient, and that of w.
