@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_flink(
     args: argparse.Namespace, settings: JoinSettings, monitoring: MonitoringSettings
 ) -> int:
-    from cowclip_merlin.online.joining.flink.job import join_on_flink
+    from cowclip_merlin.online.joining.flink import join_on_flink
 
     if args.trim:
         raise InputError("--trim: Flink removes no messages; drop it, or use --engine sqlite")

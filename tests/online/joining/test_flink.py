@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import merged
@@ -17,12 +18,7 @@ from joining import FEATURES, ListLog, click, examples_of, impression, logs_of, 
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joining.flink.job import example_files, newest_checkpoint
-from cowclip_merlin.online.joining.flink.statements import (
-    join_statement,
-    sink_table,
-    source_table,
-)
+from cowclip_merlin.online.joining.flink import example_files, newest_checkpoint, statements
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 pytestmark = pytest.mark.system
@@ -109,6 +105,7 @@ def test_both_joins_equal_a_merge_by_pandas_also_when_flink_is_killed(tmp_path):
             kill(process)
     lines = lines_in(tmp_path / "examples")
     assert examples_of(ListLog(lines)) == expected
+    assert sorted(lines) == sorted(logs[2].values)
     assert all(json.loads(line)["cowclip_sample_rate"] == 0.5 for line in lines)
 
 
@@ -118,7 +115,7 @@ def test_the_plan_only_inserts(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from cowclip_merlin.online.joining.flink.job import explain
+from cowclip_merlin.online.joining.flink import explain
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online import load_features
 
@@ -144,16 +141,19 @@ def test_hidden_files_are_not_read(tmp_path):
 
 
 def test_kafka_topics_become_kafka_tables():
-    sql = source_table("i", "kafka://host:9092/topic", FEATURES, 10, ends=False)
-    assert "'properties.bootstrap.servers' = 'host:9092', 'topic' = 'topic'" in sql
-    assert "scan.bounded" not in sql
-    assert "'connector' = 'kafka'" in sink_table("e", "kafka://host:9092/topic")
+    urls = [f"kafka://host:9092/{name}" for name in "iae"]
+    made = statements(*urls, FEATURES, SETTINGS, until_end=False)
+    tables = [statement for statement in made if statement.startswith("CREATE TABLE")]
+    for topic, table in zip("iae", tables, strict=True):
+        assert "'connector' = 'kafka'" in table
+        assert f"'properties.bootstrap.servers' = 'host:9092', 'topic' = '{topic}'" in table
+    assert not any("scan.bounded" in table for table in tables[:2])
 
 
 def test_late_positives_need_a_second_join():
-    names = {"impressions": "i", "clicks": "c", "to": "e"}
-    assert "UNION ALL" in join_statement(SETTINGS, FEATURES, **names)
-    assert "UNION ALL" not in join_statement(JoinSettings(window=60), FEATURES, **names)
+    for settings, joins in ((SETTINGS, 2), (JoinSettings(window=60), 1)):
+        last = statements("i", "a", "e", FEATURES, settings, until_end=True)[-1]
+        assert last.count(" JOIN ") == joins
 
 
 def test_flink_trims_no_logs(capsys):
@@ -172,16 +172,16 @@ def test_without_pyflink_there_is_one_line(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("url", "key", "lateness", "message"),
+    ("url", "names", "lateness", "message"),
     [
-        ("redis://host/stream", "request", 1, "folder or kafka://"),
-        ("it's", "request", 1, "holds a quote"),
-        ("folder", "it's", 1, "needs names of letters"),
-        ("folder", "request", 100 * 86_400, "takes 99 at most"),
+        ("redis://host/stream", {}, 1, "folder or kafka://"),
+        ("it's", {}, 1, "holds a quote"),
+        ("folder", {"key": "it's"}, 1, "needs names of letters"),
+        ("folder", {"label": "klick\u00e9"}, 1, "'klick\u00e9'.* needs names of letters"),
+        ("folder", {}, 100 * 86_400, "takes 99 at most"),
     ],
 )
-def test_refuses_what_flink_cannot_do(url, key, lateness, message):
-    from dataclasses import replace
-
+def test_refuses_what_flink_cannot_do(url, names, lateness, message):
+    features, settings = replace(FEATURES, **names), JoinSettings(window=60, lateness=lateness)
     with pytest.raises(InputError, match=message):
-        source_table("i", url, replace(FEATURES, key=key), lateness, ends=True)
+        statements(url, "a", "e", features, settings, until_end=True)

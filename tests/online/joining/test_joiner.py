@@ -27,7 +27,7 @@ from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousCo
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.values import text_id
 from cowclip_merlin.online.joining import loop
-from cowclip_merlin.online.joining.flink.statements import join_statement
+from cowclip_merlin.online.joining.flink import statements
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 KEYS = st.sampled_from("abcd")
@@ -94,11 +94,8 @@ def test_an_example_has_the_bytes_of_its_impression_and_then_further_columns(
 
 def by_flink(settings, features, text):
     """The examples that the expressions of the Flink job make of an impression."""
-    names = {"impressions": "i", "clicks": "c", "to": "e"}
-    made = re.findall(
-        r"REGEXP_REPLACE\(i.message, '(.*?)', '(.*?)'\)",
-        join_statement(settings, features, **names),
-    )
+    join = statements("i", "a", "e", features, settings, until_end=True)[-1]
+    made = re.findall(r"REGEXP_REPLACE\(i.message, '(.*?)', '(.*?)'\)", join)
     assert len(made) == 3
     return [re.sub(pattern, end, text) for pattern, end in made]
 
