@@ -71,7 +71,7 @@ class Service:
 
         Args:
             step: whether there may be another one.
-            line: calls `tell`; is called between two steps when a line is due.
+            line: calls `write_line`; is called between two steps when a line is due.
         """
         while self.stop.signal_number is None and step():
             if self._timer.due():
@@ -88,7 +88,9 @@ class Service:
         self.begin(count)
         return rate
 
-    def tell(self, values: JsonObject, text: str, *words: object, **more: float | None) -> None:
+    def write_line(
+        self, values: JsonObject, text: str, *words: object, **more: float | None
+    ) -> None:
         """Write a line.
 
         Args:

@@ -203,7 +203,7 @@ class JoinLoop:
             "event_time": joiner.watermark,
             "time": round(time.time(), 1),
         }
-        self._service.tell(
+        self._service.write_line(
             values,
             "%s; %.0f messages/s; not read yet: %s; open: %s; event time %s",
             joiner.counts.summary(),

@@ -94,7 +94,7 @@ class StatusReport:
             "memory_mb": round(resident_megabytes()),
             **of_targets,
         }
-        self._service.tell(
+        self._service.write_line(
             row,
             "%s events, %s/s, lag %s, AUC %s %%, %s ids, %s MB%s",
             f"{row['trained']:,}",

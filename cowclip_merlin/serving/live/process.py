@@ -177,9 +177,8 @@ def _check_tls(files: tuple[Path, Path] | None) -> None:
             raise InputError(f"{file}: no such file; give a PEM file")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(
-            certificate, key, password=""
-        )  # a locked key fails; nobody is asked
+        # With a password, a locked key fails and nobody is asked for one.
+        context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or "damaged"
         raise InputError(
