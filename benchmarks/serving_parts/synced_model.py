@@ -87,7 +87,8 @@ class SyncedModel:
     def _write_run(self) -> None:
         run = self._folder / "run"
         arrays = {f"trainer.{name}": x for name, x in self._trainer.state().items()}
-        save_snapshot(run / "snapshots", 1, arrays, {})
+        columns = {"columns": list(self._features.inputs)}
+        save_snapshot(run / "snapshots", 1, arrays, columns)
         write_json(run / "config.json", online_config(self._trainer.settings, self._features))
         self._generation, self._publisher = 0, None
         self.begin()
