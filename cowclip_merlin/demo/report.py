@@ -201,7 +201,9 @@ def _time_lines(age: Mapping[str, Json], requests: Mapping[str, Json]) -> list[s
         words = f"{age['p50']:.1f} s old p50, {age['p95']:.1f} s p95"
         lines.append(_line("event to served", f"the newest event that a server knows: {words}"))
     if requests["p50"] is not None:
-        words = f"{requests['p50']:.1f} ms p50, {requests['p99']:.1f} ms p99"
+        words = (
+            f"to score new impressions: {requests['p50']:.1f} ms p50, {requests['p99']:.1f} ms p99"
+        )
         lines.append(_line("a request", f"{words}; {requests['unanswered']} without an answer"))
     return lines
 
