@@ -163,7 +163,7 @@ class Experiment(_Definition):
 
     kind: str = option("runs", "what it makes", choices=KINDS)
     lines: tuple[ExperimentLine, ...] = option((), "rows of the table, or curves of the figure")
-    measure: str = option("auc", "the measure in a cell", choices=(*MEASURES, RMSE))
+    measure: str = option("auc", "the measure in a cell, a name of `MEASURES` or `RMSE`")
     corner: str = option("rule", "heading of the first column")
     preset: str = option("criteo", "preset of the rates", choices=PRESETS)
     reference: tuple[str, int | str] | None = option(
@@ -393,7 +393,9 @@ def _check_on_log(experiment: LogExperiment) -> None:
 
 
 def _check_on_data(experiment: Experiment) -> None:
-    kind, lines = experiment.kind, experiment.lines
+    kind, lines, measure = experiment.kind, experiment.lines, experiment.measure
+    if measure not in MEASURES:
+        raise InputError(f"measure is {measure!r}; choose one of {', '.join(MEASURES)}")
     if kind in (*RUN_KINDS, "gradients") and not lines:
         raise InputError(f"lines is missing; {kind} needs at least one")
     if kind == "sweep":

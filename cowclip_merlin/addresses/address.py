@@ -185,9 +185,11 @@ def natural_order(name: str) -> tuple[object, ...]:
 
     >>> sorted(["day_10.csv", "day_2.csv", "day_02.csv", "day.csv"], key=natural_order)
     ['day.csv', 'day_02.csv', 'day_2.csv', 'day_10.csv']
+    >>> sorted(["day2", "day"], key=natural_order)
+    ['day', 'day2']
     """
     parts = re.split("([0-9]+)", name)
-    return *(int(part) if i % 2 else part for i, part in enumerate(parts)), name
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 def _identity(file: FilePath) -> object:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.figures import Curve, multiplier_figure, step_ms
+from cowclip_merlin.experiments.figures import Curve, step_ms
 from cowclip_merlin.experiments.on_data.plan import plan_runs
+from cowclip_merlin.experiments.on_data.run_figures import multiplier_figure
 from cowclip_merlin.experiments.results import example_result
 from cowclip_merlin.experiments.sizing import PAPER_ROWS, sizing_for
 from cowclip_merlin.experiments.tables import Cell, Table, read_table, write_table

@@ -170,12 +170,19 @@ def test_the_same_folders_make_the_same_page(results, html, tmp_path, capsys):
 
 
 def test_order_is_that_of_the_paper(tmp_path):
-    names = ["updates", "table12", "table9_avazu", "table9", "beyond"]
+    names = ["updates2", "updates", "table12", "table9_avazu", "table9", "beyond"]
     tables = [rules_table(name) for name in names]
     make_results(tmp_path / "results", tables=tables, figures_too=False)
     html = page_of([tmp_path / "results"], tmp_path / "page.html")
     at = {name: html.index(f'id="d1-{name}"') for name in names}
-    assert sorted(at, key=at.get) == ["table9", "table9_avazu", "table12", "beyond", "updates"]
+    assert sorted(at, key=at.get) == [
+        "table9",
+        "table9_avazu",
+        "table12",
+        "beyond",
+        "updates",
+        "updates2",
+    ]
 
 
 @pytest.fixture
