@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.features import LATE, LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.plotting.colors import BLACK, BLUE, PURPLE, VERMILION
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure
@@ -41,7 +41,7 @@ class Accounts:
         examples: in the log of examples.
         due: impressions whose window was over at the end.
         lost: those of them without an example.
-        repeated: examples of a key that has one before, such as late clicks.
+        repeated: examples of a key that has one before; a late click makes one of its own.
     """
 
     impressions: int
@@ -59,6 +59,7 @@ def take_stock(
     examples: MessageLog,
     *,
     window: float,
+    read: int | None = None,
 ) -> Accounts:
     """Read all logs, and count by keys.
 
@@ -68,19 +69,20 @@ def take_stock(
         actions: log of clicks.
         examples: log of the joined examples.
         window: seconds of event time after which an impression must have its example.
+        read: examples among which to count the repeated ones; None: all.
     """
     key, time = features.key, features.time
     shown = {row[key]: row[time] for row in _rows(impressions)}
     newest = max(shown.values(), default=0)
     due = {each for each, when in shown.items() if when < newest - window}
-    joined = [row[key] for row in _rows(examples)]
+    joined = [(row[key], row.get(LATE)) for row in _rows(examples)]
     return Accounts(
         impressions=len(shown),
         clicks=sum(1 for _ in _rows(actions)),
         examples=len(joined),
         due=len(due),
-        lost=len(due.difference(joined)),
-        repeated=len(joined) - len(set(joined)),
+        lost=len(due.difference(each for each, _ in joined)),
+        repeated=len(joined[:read]) - len(set(joined[:read])),
     )
 
 

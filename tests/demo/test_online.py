@@ -206,7 +206,7 @@ def test_accounts(features, tmp_path, lost):
     logs = [FileLog(tmp_path / name) for name in ("imp", "act", "ex")]
     shown = [{"request": i, "time": 100 + i} for i in range(20)]
     joined = [x | {"click": 0} for x in shown[:15] if x["request"] not in lost]
-    joined.append(shown[2] | {"click": 1})
+    joined += [shown[4] | {"click": 1, "cowclip_late": 1}, shown[2] | {"click": 1}]
     for log, rows in zip(logs, ([*shown, shown[0]], [{"request": 2, "time": 104}], joined)):
         log.append([json.dumps(row).encode() for row in rows])
     accounts = take_stock(load_features(features), *logs, window=5)
@@ -214,6 +214,8 @@ def test_accounts(features, tmp_path, lost):
     assert accounts.due == 14  # the times 100 to 113 are over at 119 - 5
     assert accounts.lost == len(lost)
     assert accounts.examples == len(joined) and accounts.repeated == 1
+    read = take_stock(load_features(features), *logs, window=5, read=len(joined) - 1)
+    assert read.repeated == 0 and read.examples == len(joined)
 
 
 def test_accounts_of_empty_logs(features, tmp_path):

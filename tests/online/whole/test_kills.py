@@ -78,7 +78,7 @@ def finish(pipeline, seed):
     logs = pipeline.logs
     opened = [open_log(name) for name in (logs.impressions, logs.actions, logs.examples)]
     window = pipeline.demo.window + 2
-    return take_stock(pipeline.columns, *opened, window=window), last
+    return take_stock(pipeline.columns, *opened, window=window, read=last.position[0]), last
 
 
 def test_nothing_is_lost_and_servers_answer_as_the_model_does(tmp_path):
