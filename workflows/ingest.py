@@ -95,7 +95,9 @@ class Ingest:
         stage: folder for the staged files.
         encoder: encodes the rows to stage, in Arrow files; None stages text, in parquet.
         quarantine: the damaged lines.
-        values: split -> counts its rows.
+        splits: names of all splits.
+        counted: the split whose rows `values` counts.
+        values: counts them.
 
     Attributes:
         inputs: name, bytes and SHA-256 of each input file.
@@ -117,14 +119,17 @@ class Ingest:
         stage: Path,
         encoder: Encoder | None,
         quarantine: Quarantine,
-        values: Mapping[str, ValueCounts],
+        splits: Sequence[str],
+        counted: str,
+        values: ValueCounts,
     ) -> None:
-        self._format, self._split, self._values = log_format, split, values
+        self._format, self._split = log_format, split
+        self._counted, self._values = counted, values
         self._block_bytes, self._stage, self._encoder = block_bytes, stage, encoder
         self.quarantine = quarantine
         self.inputs: list[JsonObject] = []
-        self.files: dict[str, list[Path]] = {name: [] for name in values}
-        self.rows = dict.fromkeys(values, 0)
+        self.files: dict[str, list[Path]] = {name: [] for name in splits}
+        self.rows = dict.fromkeys(splits, 0)
         self._weights: Counter[str] = Counter()  # split -> rows with a weight above 0
         self.clicks = self.total = 0
         counted = log_format.labels if log_format.float_labels else ()
@@ -143,7 +148,7 @@ class Ingest:
 
         by_time = self._split is not None and self._split.how == "time"
         lines = sum(map(self._lines_of, files)) if by_time else None
-        for name in self._values:
+        for name in self.files:
             (self._stage / name).mkdir(parents=True)
         own = [(split, file) for split, some in given.items() for file in some]
         every, digests = [*((None, file) for file in files), *own], []
@@ -234,8 +239,8 @@ class Ingest:
 
         coded = self._encoder is not None
         table = staged_columns(table, self._format, self.whole_floats[block], coded=coded)
-        for split in files:
-            self._values[split].add(table, masks[split])
+        if self._counted in files:
+            self._values.add(table, masks[self._counted])
         if self._encoder:
             table = self._encoder.encode(table, masks, block)
         for split, path in files.items():

@@ -157,10 +157,7 @@ def _make(
     recipe = settings.recipe if base is None else base.recipe
     own = {name: getattr(settings, name) for name in _GIVEN if getattr(settings, name)}
     ranges = base.statistics if like else None
-    values = {
-        name: ValueCounts(log_format, ranges=ranges, log=recipe.log)
-        for name in dict.fromkeys((*SPLITS, *own))
-    }
+    values = ValueCounts(log_format, ranges=ranges, log=recipe.log)
     tables = log_format.tables if like else ()
     known = {name: Vocabulary.read(base.path / "categories", name) for name in tables}
     texts = {name: each.kept["value"] for name, each in known.items()} if like else None
@@ -174,6 +171,8 @@ def _make(
         stage=work / "stage",
         encoder=encoder,
         quarantine=quarantine,
+        splits=tuple(dict.fromkeys((*SPLITS, *own))),
+        counted="test" if like else "train",
         values=values,
     )
     ingest.run(settings.files, own, nullcontext if gpu else _import_early)
@@ -199,7 +198,8 @@ def _make(
                 return before.extended(rows.counts(name), recipe.freq_threshold)
             return Vocabulary.of(rows.counts(name), recipe.freq_threshold)
 
-        written = _write_vocabularies(data, log_format, vocabulary, encoder, ids)
+        how = {"ids": ids, "compare": not like}
+        written = _write_vocabularies(data, log_format, vocabulary, encoder, **how)
         sizes = {name: FIRST_VALUE + len(count) for name, count in written.counts.items()}
         sizes = {name: sizes[log_format.table_of(name)] for name in log_format.categorical}
         if base is not None:
@@ -217,19 +217,20 @@ def _make(
         figure = data / "figures" / "ids_by_frequency.svg"
         drawing.start(draw_frequencies, written.counts, figure)
         clear_category_cache()  # workers may hold those of an earlier folder of this name
-        parts = {}
+        to = {}
         for name, files in ingest.files.items():
             (data / name).mkdir()
-            to = {data / name / f"part-{i:05d}.parquet": file for i, file in enumerate(files)}
-            if gpu and to:
-                parts |= rows.write_parts(to, statistics, data, hugectr=settings.hugectr)
-            else:
-                how = {"hugectr": settings.hugectr, "on_cluster": settings.scheduler is not None}
-                parts |= write_parts(to, log_format, statistics, ids, **how)
-            if settings.hugectr and to:
-                write_lists(data / name, {file.name: parts[file].rows for file in to}, log_format)
+            to |= {data / name / f"part-{i:05d}.parquet": file for i, file in enumerate(files)}
+        if gpu:
+            parts = rows.write_parts(to, statistics, data, hugectr=settings.hugectr)
+        else:
+            how = {"hugectr": settings.hugectr, "on_cluster": settings.scheduler is not None}
+            parts = write_parts(to, log_format, statistics, ids, **how)
         drawing.finish()
     if settings.hugectr:
+        for folder in dict.fromkeys(file.parent for file in parts):
+            rows_of_files = {x.name: part.rows for x, part in parts.items() if x.parent == folder}
+            write_lists(folder, rows_of_files, log_format)
         of_splits = [part.longest for file, part in parts.items() if file.parent.name in SPLITS]
         longest = {name: max(each[name] for each in of_splits) for name in log_format.multi}
         write_slot_sizes(data, log_format, statistics, longest)
@@ -244,8 +245,7 @@ def _make(
         {name: sum(getattr(part, kind)[name] for part in test) for name in log_format.categorical}
         for kind in ("values", "unknown")
     )
-    train = values["train"]
-    of_train = {"rows": train.rows, "missing": dict(train.missing)}
+    of_train = {"rows": values.rows, "missing": dict(values.missing)}
     baseline = base.baseline if like else Baseline(**of_train, values=present, unknown=unknown)
     checksums = written.checksums
     checksums |= {file.relative_to(data).as_posix(): part.checksum for file, part in parts.items()}
@@ -280,9 +280,9 @@ def _make(
     (data / "summary.md").write_text(page, encoding="utf-8")
 
     if like:
-        warn_of_changes(values["test"], base)
+        warn_of_changes(values, base)
     else:
-        warn_of_sentinels(train.extremes)
+        warn_of_sentinels(values.extremes)
     _tell(settings.out, prepared, ingest, remedy=base is None)
     if like:
         print(format_shares(shares))
@@ -306,7 +306,7 @@ class _Written(NamedTuple):
     Attributes:
         counts: how often each value came.
         values: hash of the values in the order of their ids.
-        two_texts: two texts of what may be one value, or None.
+        two_texts: two texts of what may be one value; None if there are none, or none is sought.
         checksums: file -> checksum.
     """
 
@@ -321,13 +321,18 @@ def _write_vocabularies(
     log_format: LogFormat,
     vocabulary: Callable[[str], Vocabulary],
     encoder: Encoder | None,
+    *,
     ids: Path | None,
+    compare: bool,
 ) -> _Written:
-    """Write the vocabularies of all tables and, if there is a folder, the ids of their codes."""
+    """Write the vocabularies of all tables and, if there is a folder, the ids of their codes.
+
+    With `compare`, it seeks two texts of what may be one value.
+    """
     for folder in filter(None, (data / "categories", data / "counts", ids)):
         folder.mkdir()
 
-    def write(name: str) -> tuple[Vocabulary, dict[str, str]]:
+    def write(name: str) -> tuple[Vocabulary, dict[str, str], tuple[str, str] | None]:
         found = vocabulary(name)
         files = found.write(name, data / "categories")
         checksums = {f"categories/{file}": checksum for file, checksum in files.items()}
@@ -335,16 +340,15 @@ def _write_vocabularies(
         checksums[file] = write_parquet(found.counts(), data / file)
         if ids is not None:
             np.save(ids / f"{name}.npy", encoder.ids(name, found.kept["value"]))
-        return found, checksums
+        return found, checksums, two_texts(found.kept["value"]) if compare else None
 
     made, values = _Written({}, "", {}, {}), ValuesHash()
     with Threads(cpu_threads()) as threads:
         every = threads.in_order(write, log_format.tables)
-        for name, (found, checksums) in zip(log_format.tables, every):
-            texts = found.kept["value"]
-            values.add(name, texts)
+        for name, (found, checksums, pair) in zip(log_format.tables, every):
+            values.add(name, found.kept["value"])
             made.counts[name] = found.kept["count"].to_numpy()
-            made.two_texts[name] = two_texts(texts)
+            made.two_texts[name] = pair
             made.checksums.update(checksums)
     return made._replace(values=values.hexdigest())
 
