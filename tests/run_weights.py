@@ -4,26 +4,20 @@ import csv
 import signal
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
-from cowclip_merlin import compat
+from cowclip_merlin.tables.snapshot import load_snapshot
 from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.trainer import Trainer
 
 
 def values_of(run, folder="checkpoints", *, history=False):
-    """All that the last checkpoint in a folder of a run has, by name; or that of this name.
+    """All that the last checkpoint in a folder of a run has, by name.
 
     But the history of steps, unless asked for: what it had before a flush depends on when the run
     stopped.
     """
-    files = sorted((run / folder).glob("ckpt-*.index"), key=lambda x: int(x.stem.split("-")[1]))
-    path = files[-1].with_suffix("") if files else run / folder
-    reader = compat.tensorflow().train.load_checkpoint(str(path))
-    names = [n for n in reader.get_variable_to_shape_map() if not n.startswith(("_", "save_"))]
-    names = [n for n in names if history or "history" not in n]
-    return {n: np.asarray(reader.get_tensor(n)) for n in names}
+    return load_snapshot(run / folder, wanted=lambda n: history or "history" not in n).arrays
 
 
 def assert_same_bits(a, b, folder="checkpoints", *, of_b=None, history=False):

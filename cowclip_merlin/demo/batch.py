@@ -25,7 +25,7 @@ from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import RUN, holds
 from cowclip_merlin.system.signals import exit_on_sigterm
 from cowclip_merlin.training import RunSettings, Stopped, train
-from cowclip_merlin.training.checkpoint import list_checkpoints
+from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import epoch_seconds, read_metrics
 from cowclip_merlin.types import Json, JsonObject
@@ -139,7 +139,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> Js
     rows: list[JsonObject] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
-        started = bool(list_checkpoints(folder / "checkpoints"))
+        started = has_checkpoint(folder)
         if holds(folder, RUN) and not started:  # killed before its first checkpoint
             shutil.rmtree(folder)
         rows = train(data, settings, out=folder, resume=started)

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.training.checkpoint import list_checkpoints
+from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run_settings import RunOptions
 from cowclip_merlin.types import Json
 
@@ -88,7 +88,7 @@ class TrainCall:
 
     def can_resume(self) -> bool:
         """Return whether the run folder has a checkpoint."""
-        return bool(list_checkpoints(Path(self.out) / "checkpoints"))
+        return has_checkpoint(Path(self.out))
 
     def again(self) -> TrainCall:
         """Return the call that goes on from the last checkpoint, if there is one."""

@@ -76,7 +76,7 @@ def run_training(
         out: the run folder.
         options: how to run it; the recorder has its `diagnostics_every`.
         recorder: makes what sees each batch before its step; None: nothing does.
-        after_epoch: gets the record of each scoring, after its checkpoint; it may raise an
+        after_epoch: gets the record of each scoring, whose checkpoint is begun; it may raise an
             exception to end the training.
     """
     device = None

@@ -17,7 +17,7 @@ from cowclip_merlin.system.machine import versions
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONFIG = "config.json"
 """File that a run folder has."""
 

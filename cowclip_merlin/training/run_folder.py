@@ -20,7 +20,7 @@ from cowclip_merlin.system.folders import (
     holds,
     lock_folder,
 )
-from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
+from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run_config import CONFIG, RunConfig
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.training.run_settings import RunOptions
@@ -104,7 +104,7 @@ def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
 
 def _holds_other_kind(out: Path) -> bool:
     """Whether `config.json` is not one that `RunConfig` writes."""
-    if not holds(out, RUN) or list_checkpoints(out / "checkpoints"):
+    if not holds(out, RUN) or has_checkpoint(out):
         return False
     try:
         config = read_json(out / CONFIG)
@@ -141,7 +141,7 @@ def _check_same_run(out: Path, config: RunConfig) -> None:
 
 def _existing_run_message(out: Path) -> str:
     """Return the error for an existing run folder, with the remedy."""
-    if list_checkpoints(out / "checkpoints"):
+    if has_checkpoint(out):
         return "already holds a run; use `resume` or another `out`"
     return (
         "holds a run without a checkpoint; use another `out`, or delete the folder if no process "
@@ -168,12 +168,10 @@ def run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
             lock = lock_folder(out, "another process writes a run there; use another `out`")
             stack.enter_context(lock)
             check_resume(out, config, resume)  # again: another process may have trained since
-            if resume:  # any other folder may hold the user's files
-                remove_unfinished_checkpoints(out / "checkpoints")
         try:
             yield
         except BaseException:
             # A run without a checkpoint cannot be resumed.
-            if not list_checkpoints(out / "checkpoints"):
+            if not has_checkpoint(out):
                 new.remove()
             raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from cowclip_merlin.system.files import atomic_folder, read_json, write_json
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
-from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
+from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.evaluation import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
@@ -176,11 +178,9 @@ def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRMode
     _check_vocabulary(run, config, prepared)
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(weights_folder(run, config.settings), model)
-    path = checkpoints.restore()
-    if checkpoints.skipped and config.settings.early_stopping is not None:
-        raise InputError(f"{checkpoints.skipped[0]}; restore a copy, or train again")
+    checkpoints.restore(older=config.settings.early_stopping is None)
     for damage in checkpoints.skipped:
-        logging.getLogger(__name__).warning("%s; using %s, which is older", damage, path)
+        logging.getLogger(__name__).warning("%s", damage)
     return model
 
 
@@ -231,6 +231,24 @@ def export_run(
         outputs = output_names(columns.targets) if len(columns.targets) > 1 else {}
         _write_columns(temporary / COLUMNS_FILE, names, outputs)
     return inputs
+
+
+@contextmanager
+def translate_write_errors(target: Path) -> Iterator[None]:
+    """Raise TensorFlow's write errors as the `OSError` that Python itself would raise.
+
+    Raises:
+        OSError: if TensorFlow cannot write to `target`.
+    """
+    errors = compat.tensorflow().errors
+    try:
+        yield
+    except errors.PermissionDeniedError as error:
+        raise PermissionError(errno.EACCES, "Permission denied", str(target)) from error
+    except errors.OpError as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, "no space left", str(target)) from error
+        raise
 
 
 def input_columns(model: str | Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ from cowclip_merlin.loading.row_order import NUMPY, PHILOX, PackedBatch
 from cowclip_merlin.metrics import ReliabilityBin, reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
-from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.checkpoint import CHECKPOINTS, Checkpoints
 from cowclip_merlin.training.evaluation import evaluate_targets, rows_of_targets
 from cowclip_merlin.training.run_logs import Hooks, Metrics, metric_words, metrics_of
 from cowclip_merlin.training.run_settings import RunSettings
@@ -52,7 +52,6 @@ from cowclip_merlin.training.worker_state import (
     average_statistics,
     check_same_state,
     gather_loss,
-    largest_signal,
     logging_traffic,
 )
 from cowclip_merlin.workers.agreement import numbers_of_all
@@ -85,7 +84,8 @@ class Trainer:
 
     Attributes:
         hooks: what it calls at its steps; set them before `run`.
-        after_epoch: gets the record of each scoring, after its checkpoint; set it before `run`.
+        after_epoch: gets the record of each scoring, with its checkpoint begun; set it before
+            `run`.
         steps_per_execution: maximum number of steps in one call of the train function.
     """
 
@@ -125,7 +125,7 @@ class Trainer:
         self.targets = model.blocks[0].columns.targets
         self._scored = scored
         self._total_weight = total_weight(train)
-        self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
+        self.checkpoints = Checkpoints(folder / CHECKPOINTS, model, optimizer)
         self._early = EarlyStopping(folder, settings, self.checkpoints, self.workers)
         self._falling = falling
         self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
@@ -171,12 +171,12 @@ class Trainer:
             InputError: if the checkpoint or the metrics are damaged or missing, or the settings
                 have fewer epochs than are trained.
         """
-        path = self.checkpoints.restore()
+        path = self.checkpoints.resume()
         for damage in self.checkpoints.skipped:
-            self.log.warning("%s; using an older one", damage)
+            self.log.warning("%s", damage)
         if not self._writes:
             self.checkpoints.loss_sum.assign(0.0)  # worker 0 has the sum of all
-        done, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
+        done, step = self.checkpoints.epoch, self.checkpoints.step
         self._check_epochs(done + (step > 0))
         # A stop in the last step of an epoch comes before its scoring, also if a row is there.
         position = done + min(step, self.steps - 1) / self.steps
@@ -227,7 +227,7 @@ class Trainer:
             Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
         """
         board = run_logs.TensorBoard(self.folder / "events") if self._writes else run_logs.NoBoard()
-        first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
+        first, step = self.checkpoints.epoch, self.checkpoints.step
         try:
             self.hooks.open(first * self.steps + step, board)
             with self._stop.catch_signals():
@@ -235,8 +235,10 @@ class Trainer:
                     if self._early.stops(self.rows):
                         break
                     self._train_epoch(epoch, board)
+                self.checkpoints.finish()
         finally:
             board.close()
+            self.checkpoints.close()
         kept = kept_row(self.rows, self.settings)
         if message := worse_than_constant(kept, self.settings.scored_split):
             self.log.warning("%s", message)
@@ -246,7 +248,7 @@ class Trainer:
 
     def _train_epoch(self, epoch: int, board: run_logs.TensorBoard) -> None:
         """Train an epoch from the checkpoint's step on, unless the run stops early within it."""
-        first = int(self.checkpoints.step.numpy())
+        first = self.checkpoints.step
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
             if epoch and self.settings.reset_embeddings:
@@ -266,7 +268,7 @@ class Trainer:
                 step += steps
                 bar.update(steps)
                 due = self._checkpoint_every and step % self._checkpoint_every == 0
-                signal_number = largest_signal(self.workers, self._stop)
+                signal_number = self._signal_of_any()
                 if self._scores_after(step):
                     self._score(epoch, step, lap, board, signal_number)
                     if self._early.stops(self.rows):
@@ -313,18 +315,32 @@ class Trainer:
             disable=None if self._writes else True,
         )
 
-    def _save(self, step: int) -> None:
+    def _signal_of_any(self) -> int | None:
+        """Return the signal that a worker has got, so that all stop after the same step.
+
+        Raises:
+            OSError: this worker could not write the last checkpoint.
+            InputError: another worker could not.
+        """
+        own = -1 if self.checkpoints.failed else self._stop.signal_number or 0
+        every = numbers_of_all(self.workers, own)
+        if min(every) < 0:
+            self.checkpoints.finish()
+        return int(max(every)) or None
+
+    def _save(self, step: int, then: Callable[[int], None] | None = None) -> None:
         with raising_diverged():
             self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
         self.hooks.pause()
-        self.checkpoints.step.assign(step)
+        self.checkpoints.step = step
         average_statistics(self.workers, self.model)
         check_same_state(self.workers, step, self.model)
         gather_loss(self.workers, self.checkpoints.loss_sum)
-        self.checkpoints.save()
+        self.checkpoints.save(then)
 
     def _stop_after(self, signal_number: int | None) -> None:
         if signal_number:
+            self.checkpoints.finish()
             raise Stopped(signal_number)
 
     def _score(
@@ -364,10 +380,9 @@ class Trainer:
             score = score_of(row, self.settings.scored_split, self.settings.monitor)
             words = "validation %s no %s: the rates fall to embedding lr %.4g, dense lr %.4g"
             self.log.info(words, score.name, score.better, *rates)
-        self.checkpoints.epoch.assign(epoch + at_end)
-        signal_number = signal_number or largest_signal(self.workers, self._stop)
-        self._save(0 if at_end else step)
-        self._early.keep(self.rows)
+        self.checkpoints.epoch = epoch + at_end
+        signal_number = signal_number or self._signal_of_any()
+        self._save(0 if at_end else step, self._early.keeping(self.rows))
         self._stop_after(signal_number)
         if self.after_epoch is not None:
             self.after_epoch(row)

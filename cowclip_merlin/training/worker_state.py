@@ -1,4 +1,4 @@
-"""What the workers of a run share besides gradients: signals, losses, and proof that they agree."""
+"""What the workers of a run share besides gradients: losses, and proof that they agree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.system.signals import GracefulStop
 from cowclip_merlin.types import Variable
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import arrays_of_all, check_alike, numbers_of_all
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 1 << 20  # rows
-
-
-def largest_signal(workers: Workers | None, stop: GracefulStop) -> int | None:
-    """Return the signal that a worker has got, so that all stop after the same step."""
-    numbers = numbers_of_all(workers, stop.signal_number or 0)
-    return int(max(numbers)) or None
 
 
 def gather_loss(workers: Workers | None, loss_sum: Variable) -> float:

@@ -54,7 +54,7 @@ from cowclip_merlin.system.machine import hardware
 from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training import run_logs, train
 from cowclip_merlin.training.build import build_optimizer, choose_device
-from cowclip_merlin.training.checkpoint import list_checkpoints
+from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.training.run_logs import target_metrics
 from cowclip_merlin.training.run_settings import BETAS, RunSettings
@@ -313,7 +313,7 @@ class Trainings(Runs):
         data = derive_data(session.whole, run.variant, out / "data")
         folder = out / "runs" / run.run_id(session.whole.fingerprint)
         start = start_columns()
-        resume = bool(list_checkpoints(folder / "checkpoints"))
+        resume = has_checkpoint(folder)
         if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
             shutil.rmtree(folder)
         with (

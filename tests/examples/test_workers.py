@@ -68,7 +68,7 @@ def test_slurm_ends_after_success_wrong_input_and_a_stop(run, tmp_path, code):
 
 def test_slurm_resumes_after_a_lost_worker(run, tmp_path):
     made = tmp_path / "run/checkpoints"
-    body = f"[ -d {made} ] && exit 0\nmkdir -p {made}; touch {made}/ckpt-1.index\nexit 137"
+    body = f"[ -d {made} ] && exit 0\nmkdir -p {made}/1; touch {made}/1/manifest.json\nexit 137"
     done, called = run([str(SLURM)], {"srun": body}, RUN=str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     assert [check_command(line.split()).resume for line in called] == [False, True]
@@ -115,8 +115,8 @@ def test_kubernetes_mounts_what_the_pods_share():
 @pytest.mark.parametrize("resumes", [False, True])
 def test_kubernetes_sets_tf_config(run, tmp_path, index, resumes):
     if resumes:
-        (tmp_path / "run/checkpoints").mkdir(parents=True)
-        (tmp_path / "run/checkpoints/ckpt-3.index").touch()
+        (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+        (tmp_path / "run/checkpoints/3/manifest.json").touch()
     found = jobset()
     name, spec = job(found)
     (container,) = spec["template"]["spec"]["containers"]

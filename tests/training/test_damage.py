@@ -9,13 +9,11 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_counts
 
 SMALL = RunSettings(
     model="deepfm", batch_size=512, base_batch_size=64, epochs=2, mlp=(8,), update="dense"
 )
-LONGER = RunSettings(**{**vars(SMALL), "epochs": 3})
 
 
 def flip(file, position=None):
@@ -70,52 +68,33 @@ def test_a_damaged_cache_is_made_anew(data, tmp_path, caplog):
         assert caplog.text.count("damaged cache of columns; it is written again") == 2
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("spoil", ["flipped", "gone"])
-def test_the_list_of_checkpoints_is_not_needed(run, spoil):
-    folder, data = run
-    whole = evaluate_run(folder, data)
-    file = folder / "checkpoints/checkpoint"
-    if spoil == "gone":
-        file.unlink()
-    else:
-        flip(file)
-    assert evaluate_run(folder, data) == whole
-    with pytest.raises(InputError, match="already holds a run; use `resume`"):
-        train(data, SMALL, out=folder)
-    assert [row["epoch"] for row in train(data, LONGER, out=folder, resume=True)] == [1, 2, 3]
-    assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("part", ["data-00000-of-00001", "index"])
+@pytest.mark.parametrize("part", ["weights.0.bin", "manifest.json"])
 def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
     folder, data = run
-    last = list_checkpoints(folder / "checkpoints")[0]
-    spoiled = folder / f"checkpoints/ckpt-{last.rpartition('-')[2]}.{part}"
-    # The weights are the last of the data: `evaluate` reads nothing else.
-    flip(spoiled, position=64 if part == "index" else spoiled.stat().st_size - 64)
+    spoiled = folder / "checkpoints/2" / part
+    flip(spoiled)
     resume = {"out": folder, "resume": True}
     for use in (lambda: evaluate_run(folder, data), lambda: train(data, SMALL, **resume)):
         caplog.clear()
         capsys.readouterr()
         result = use()
         said = caplog.text + capsys.readouterr().out
-        assert f"{last}: damaged checkpoint" in said and "older" in said
+        assert f"{spoiled}: damaged" in said and "using checkpoint 1, which is older" in said
     assert [row["epoch"] for row in result] == [1, 2]
     caplog.clear()
     evaluate_run(folder, data)  # it was trained and written again
     assert not caplog.records
+    assert (folder / "checkpoints/damaged-2").is_dir()
 
 
 def test_only_damaged_checkpoints_are_named(run):
     folder, data = run
-    for file in (folder / "checkpoints").glob("*.data-*"):
-        flip(file, position=file.stat().st_size - 64)
-    last = list_checkpoints(folder / "checkpoints")[0]
-    with pytest.raises(
-        InputError, match=rf"{last}: damaged checkpoint .* all other checkpoints are damaged too"
-    ):
+    for number in (1, 2):
+        flip(folder / f"checkpoints/{number}/weights.0.bin")
+    words = (
+        rf"{folder}/checkpoints/2/weights\.0\.bin: damaged .*; no other checkpoint is whole; train"
+    )
+    with pytest.raises(InputError, match=words):
         evaluate_run(folder, data)
 
 

@@ -14,8 +14,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import row_order
 from cowclip_merlin.training import RunSettings, evaluate_run, evaluation, train
+from cowclip_merlin.training.stopping import early_stopping
 from cowclip_merlin.training.stopping.early_stopping import (
-    EarlyStopping,
     end_message,
     kept_scorings,
     served_epoch,
@@ -96,7 +96,7 @@ def probabilities(run, rows, tmp_path):
 
 def test_it_stops_and_keeps_the_first_of_the_best_epochs(rows, make_run, tmp_path):
     run, straight = make_run(), make_run(2)
-    assert_same_bits(run, straight, "checkpoints/best/ckpt-2", of_b="checkpoints")
+    assert_same_bits(run, straight, "checkpoints/best", of_b="checkpoints")
     assert kept_scorings(run) == [2]
     assert served_epoch(run) == "epoch 2 of 4 (best on validation rows)"
     ours, theirs = probabilities(run, rows, tmp_path), probabilities(straight, rows, tmp_path)
@@ -144,7 +144,7 @@ def test_what_other_readers_tell(rows, make_run, tmp_path, capsys):
 def test_a_run_that_has_stopped_stays_as_it_is(rows, make_run, tmp_path, epochs):
     """Also with more epochs: these do not change when it stops."""
     run = shutil.copytree(make_run(), tmp_path / "run")
-    files = [*run.rglob("ckpt-*"), run / "metrics.csv"]
+    files = [*run.rglob("checkpoints/**/*"), run / "metrics.csv"]
     before = [file.stat().st_mtime_ns for file in files]
     records = train(rows, replace(SETTINGS, epochs=epochs), out=run, resume=True)
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
@@ -179,8 +179,8 @@ class Killed(BaseException):
 
 
 def killed_in(monkeypatch, name, number):
-    """End the process at a call of a method of `EarlyStopping` or of a function of `os`."""
-    where = os if name == "link" else EarlyStopping
+    """End the process at a call of a function."""
+    where = os if name == "link" else early_stopping
     real, calls = getattr(where, name), []
 
     def method(*given):
@@ -193,14 +193,16 @@ def killed_in(monkeypatch, name, number):
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("at", [("link", 2), ("keep", 1), ("keep", 2), ("keep", 4)])
+@pytest.mark.parametrize(
+    "at", [("link", 45), ("link_snapshot", 1), ("link_snapshot", 2), ("remove_snapshots", 4)]
+)
 def test_a_killed_run_keeps_its_best_epoch(rows, make_run, tmp_path, monkeypatch, at):
     """Before the checkpoint of an epoch is copied, and between two of its files."""
     run = tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_in(patch, *at)
         train(rows, SETTINGS, out=run)
-    best_before = {("keep", 1): [], ("keep", 4): [2]}.get(at, [1])
+    best_before = {("link_snapshot", 1): [], ("remove_snapshots", 4): [2]}.get(at, [1])
     assert kept_scorings(run) == best_before
     if best_before == [1]:
         assert served_epoch(run) == "epoch 1 (epoch 2 is better: continue the run with --resume)"
@@ -225,9 +227,8 @@ def test_a_damaged_last_checkpoint_of_the_best_epoch(rows, make_run, tmp_path):
     run = tmp_path / "run"
     train(rows, replace(SETTINGS, epochs=2), out=run)
     assert kept_scorings(run) == [2, 1]
-    (file,) = (run / "checkpoints").glob("ckpt-2.data-*")
-    file.write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"best/ckpt-2: damaged"):
+    (run / "checkpoints/2/weights.0.bin").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"best/2/weights\.0\.bin: damaged .*restore a copy, or"):
         evaluate_run(run, rows)
     train(rows, SETTINGS, out=run, resume=True)
     assert_same_runs(run, make_run())

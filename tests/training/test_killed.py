@@ -55,14 +55,14 @@ def test_a_killed_run_goes_on_and_loses_nothing(data, runs, tmp_path):
     """From its own weights, not again from those of the first day."""
     out = shutil.copytree(runs / "killed", tmp_path / "run")
     (left,) = out.glob(".metrics.csv.*.tmp")
-    # TensorFlow writes a checkpoint in a folder like this one, and renames what is in it.
-    (out / "checkpoints" / "ckpt-9_temp").mkdir()
-    (out / "checkpoints" / "ckpt-9_temp" / "part-00000-of-00001.tempstate1").write_bytes(b"half")
+    half = out / "checkpoints" / ".9.12ab34cd.tmp"  # a checkpoint is written in such a folder
+    (half / "whole").mkdir(parents=True)
+    (half / "whole" / "weights.0.bin").write_bytes(b"half")
     again = ["--from", str(runs / "first"), "--resume"]
     assert main(["train", str(data), "--out", str(out), *ARGUMENTS, *again]) == 0
     names = {path.name for path in out.rglob("*")}
-    assert left.name not in names and "ckpt-9_temp" not in names
-    assert {"metrics.csv", "config.json", "checkpoint"} <= names
+    assert left.name not in names and half.name not in names
+    assert {"metrics.csv", "config.json", "manifest.json"} <= names
     assert_same_bits(runs / "whole", out)
     assert without_times(metrics_of(runs / "whole")) == without_times(metrics_of(out))
 
@@ -70,7 +70,7 @@ def test_a_killed_run_goes_on_and_loses_nothing(data, runs, tmp_path):
 def test_files_of_the_user_stay(data, runs, tmp_path):
     out = shutil.copytree(runs / "first", tmp_path / "run")
     mine = [out / ".notes.tmp", out / ".notes.12.tmp", out / "my_temp" / "a"]
-    mine += [out / "checkpoints" / name / "a" for name in ("my_temp", "ckpt-best_temp")]
+    mine += [out / "checkpoints" / name / "a" for name in ("my_temp", ".best.tmp")]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
@@ -82,8 +82,7 @@ def test_files_of_the_user_stay(data, runs, tmp_path):
 def test_a_run_without_a_checkpoint_says_what_to_delete(data, runs, tmp_path, capsys):
     """What the error of --resume says must not be refused in turn."""
     out = shutil.copytree(runs / "killed", tmp_path / "run")
-    for path in (out / "checkpoints").iterdir():  # as if it were killed before the first one
-        path.unlink()
+    shutil.rmtree(out / "checkpoints")  # as if it were killed before the first one
     assert main(["train", str(data), "--out", str(out), *ARGUMENTS, "--resume"]) == 2
     error = capsys.readouterr().err
     assert "no checkpoint" in error and f"delete {out} " in error

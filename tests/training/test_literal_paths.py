@@ -10,7 +10,6 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.training.checkpoint import ShardFiles
 from cowclip_merlin.training.stopping.early_stopping import kept_scorings
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
@@ -40,7 +39,7 @@ def run(folder):
 @pytest.mark.runs
 def test_a_run_is_found_again(folder, run, tmp_path):
     data, (run, rows) = folder / "DATA", run
-    assert len(list((run / "checkpoints").glob("ckpt-*.index"))) == 2  # TensorFlow deletes others
+    assert len(list((run / "checkpoints").iterdir())) == 2
     assert main(["evaluate", str(run), str(data)]) == 0
     assert (
         main(["score", str(run), str(folder / "log.csv"), "--out", str(tmp_path / "s.parquet")])
@@ -75,14 +74,6 @@ def test_models_are_exported_and_loaded(folder, run):
     assert main(["export", str(run), data, "--out", str(folder / "REPO"), "--triton"]) == 0
     saved = folder / "REPO" / "ctr" / "1" / "model.savedmodel"
     assert compat.tensorflow().saved_model.load(str(compat.literal_path(saved)))
-
-
-def test_parts_of_sharded_tables_are_read(folder):
-    tf = compat.tensorflow()
-    checkpoint = tf.train.Checkpoint(workers=tf.Variable(1, dtype=tf.int64))
-    checkpoint.write(str(folder / "ckpt-1"))  # TensorFlow writes it, but would not find it
-    with ShardFiles(folder, 0, 1, []).own_path(str(folder / "ckpt-1")) as path:
-        assert path == str(folder / "ckpt-1")
 
 
 def test_a_path_without_such_characters_stays(tmp_path):

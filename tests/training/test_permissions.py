@@ -4,12 +4,12 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.training import RunSettings, evaluate_run, train
@@ -80,35 +80,44 @@ def test_parquet_that_may_not_be_read_is_named(data, folder, what):
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])
+@pytest.mark.parametrize("name", ["manifest.json", "weights.0.bin"])
 def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, folder, name):
     shutil.copytree(run, folder / "run")
     readable = shutil.copytree(data, folder / "data")
     evaluate_run(folder / "run", readable)  # all that it needs is imported, which nobody may do
-    (file,) = (folder / "run" / "checkpoints").glob(name)
+    file = folder / "run" / "checkpoints" / "1" / name
     file.chmod(0)
     with as_nobody(), pytest.raises(PermissionError) as failure:
         evaluate_run(folder / "run", readable)
     assert error_message(failure.value).startswith(f"{file}: Permission denied; ")
 
 
-def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
-    errors = compat.tensorflow().errors
+def test_a_checkpoint_that_cannot_be_written_ends_the_training(data, tmp_path, monkeypatch):
+    """Before its next one: a step later, or at the end. The checkpoint before stays."""
+    real, full = os.fsync, OSError(28, "No space left on device")
 
-    def save(*_):
-        raise errors.PermissionDeniedError(None, None, "ckpt-1_temp; Permission denied")
+    def fsync(file):
+        if "/checkpoints/.2." in os.readlink(f"/proc/self/fd/{file}"):
+            raise full
+        real(file)
 
-    monkeypatch.setattr(compat.tensorflow().train.CheckpointManager, "save", save)
-    with pytest.raises(OSError) as failure:
-        train(data, SETTINGS, out=tmp_path / "run")
-    told = f"{tmp_path}/run/checkpoints: Permission denied; "
-    assert error_message(failure.value).startswith(told)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for settings in (SETTINGS, replace(SETTINGS, epochs=9)):
+        out = tmp_path / f"run-{settings.epochs}"
+        every = {"checkpoint_every": 1} if settings is SETTINGS else {}
+        with pytest.raises(OSError) as failure:
+            train(data, settings, out=out, **every)
+        told = error_message(failure.value)
+        assert told.startswith(f"{out}/checkpoints/2: no space left")
+        assert [path.name for path in (out / "checkpoints").iterdir()] == ["1"]
+        monkeypatch.setattr(os, "fsync", real)
+        assert train(data, settings, out=out, resume=True)[-1]["epoch"] == settings.epochs
+        monkeypatch.setattr(os, "fsync", fsync)
 
 
 def test_nobody_is_told_to_delete_what_is_left_of_checkpoints(run, data, tmp_path):
     out = shutil.copytree(run, tmp_path / "run")
-    (out / "checkpoints" / "checkpoint").unlink()
-    for file in (out / "checkpoints").glob("*.data-*"):
+    for file in (out / "checkpoints").glob("*/*.bin"):
         file.unlink()
     with pytest.raises(InputError) as failure:
         evaluate_run(out, data)

@@ -16,6 +16,7 @@ from run_weights import assert_same_bits, metrics_of
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training.checkpoint import has_checkpoint
 
 pytestmark = pytest.mark.system
 
@@ -45,7 +46,7 @@ def workers_of(parent, rank):
 def kill_after_checkpoint(parent, run_folder, rank):
     """Kill a worker as soon as the run has a checkpoint."""
     late = time.monotonic() + 1800
-    while not list(run_folder.glob("checkpoints/ckpt-*.index")):
+    while not has_checkpoint(run_folder):
         assert time.monotonic() < late
         time.sleep(0.02)
     (victim,) = workers_of(parent, rank)

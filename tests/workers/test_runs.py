@@ -128,7 +128,7 @@ def test_all_stop_early_after_the_same_epoch(rows, by_two, ended, tmp_path):
     for log in (run / "train.log", run / "workers" / "1.log"):
         assert f"keeps the weights of epoch {best} of {best + 2} (best" in log.read_text()
     for part in ("", "workers/1-of-2/"):
-        assert (run / f"checkpoints/best/{part}ckpt-{best}.index").exists()
+        assert (run / f"checkpoints/best/{part}{best}/manifest.json").exists()
     evaluate_run(run, rows, split="train", predictions=tmp_path / "all.parquet", device="cpu")
     table = pq.read_table(tmp_path / "all.parquet").to_pandas()
     held = table[validation_mask(len(table), 0.2)]

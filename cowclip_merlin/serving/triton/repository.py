@@ -15,7 +15,7 @@ from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.files import atomic_folder, write_json
 from cowclip_merlin.targets import served_names
 from cowclip_merlin.training import load_run
-from cowclip_merlin.training.checkpoint import translate_write_errors
+from cowclip_merlin.training.trained_run import translate_write_errors
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
 

@@ -84,7 +84,8 @@ class WarmStart:
         how = {"steps": 1, "falling": falling}
         their_optimizer = build_optimizer(settings, values, self._before, **how)
         their_optimizer.create_state(theirs.trainable_variables)
-        Checkpoints(self._folder, theirs, their_optimizer).restore()
+        checkpoints = Checkpoints(self._folder, theirs, their_optimizer)
+        checkpoints.restore(older=settings.early_stopping is None)
         matches = {name: self._matches(name) for name in self._data.tables}
         pairs = zip(_slots(their_optimizer, theirs), _slots(optimizer, model), strict=True)
         for old, new in pairs:

@@ -3,28 +3,24 @@
 A run scores after each epoch, and with `evaluate_every` also within it: each scoring is a row of
 metrics.csv.
 
-`checkpoints/best/ckpt-K` is a copy of the checkpoint after scoring K. The one with the largest K is
-the best. The folder may also hold the one that was best a scoring earlier: a resumption needs it if
-the last checkpoint is damaged.
+`checkpoints/best/K` is a copy of the checkpoint after scoring K. The one with the largest K is the
+best. The folder may also hold the one that was best a scoring earlier: a resumption needs it if the
+last checkpoint is damaged.
 """
 
 from __future__ import annotations
 
-import glob
 import math
-import os
-import re
-import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin.addresses import FilePath, is_address
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import atomic_write
-from cowclip_merlin.training.checkpoint import Checkpoints, list_checkpoints
+from cowclip_merlin.tables.snapshot import link_snapshot, numbers, remove_snapshots
+from cowclip_merlin.training.checkpoint import CHECKPOINTS, Checkpoints
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_logs import (
     Metrics,
@@ -33,7 +29,7 @@ from cowclip_merlin.training.run_logs import (
     target_metrics,
 )
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workers.agreement import numbers_of_all, wait_for_all
+from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
     from cowclip_merlin.workers import Workers
@@ -198,13 +194,13 @@ def end_message(rows: Rows, settings: RunSettings) -> str | None:
 
 
 def best_folder(run: Path) -> Path:
-    """Return where a run with early stopping keeps its best weights, as `ckpt-SCORING`."""
-    return run / "checkpoints" / "best"
+    """Return where a run with early stopping keeps its best weights, by the scoring."""
+    return run / CHECKPOINTS / "best"
 
 
 def kept_scorings(run: Path) -> list[int]:
     """List the scorings, from 1, whose weights a run with early stopping keeps, the best first."""
-    return [int(path.rpartition("-")[2]) for path in list_checkpoints(best_folder(run))]
+    return sorted(numbers(best_folder(run)), reverse=True)
 
 
 def weights_folder(run: Path, settings: RunSettings) -> Path:
@@ -214,7 +210,7 @@ def weights_folder(run: Path, settings: RunSettings) -> Path:
         InputError: if a run with early stopping has no best epoch yet.
     """
     if settings.early_stopping is None:
-        return run / "checkpoints"
+        return run / CHECKPOINTS
     if not kept_scorings(run):
         raise InputError(
             f"{best_folder(run)}: no checkpoint of the best epoch; resume the run to finish an "
@@ -288,9 +284,6 @@ def scorings_without_better(rows: Rows, settings: RunSettings) -> int:
     return len(rows) - 1 - max([best, *falls])
 
 
-_FILE = re.compile(r"ckpt-(\d+)\.(?:index|data-.*)")
-
-
 class EarlyStopping:
     """Keeps the best weights of a run and tells when it stops; without patience, does nothing.
 
@@ -320,20 +313,22 @@ class EarlyStopping:
         waited = scorings_without_better(rows, self._settings)
         return numbers_of_all(self._workers, waited)[0] >= self._patience
 
-    def keep(self, rows: Rows) -> None:
-        """Copy the checkpoint just saved if it is the best; then remove older copies.
+    def keeping(self, rows: Rows) -> Callable[[int], None] | None:
+        """Return what keeps the next checkpoint if it is the best, when it is on the disk.
 
-        Raises:
-            OSError: if the disk is full, or the folder is not writable.
+        It then removes older copies. None: nothing is to do.
         """
-        if self._patience is None:
-            return
-        best = self._best(rows)
-        if best == len(rows):
-            self._copy_saved(best)
-        if self._is_first:
-            before = [self._best_of(rows[:-1])] if rows[:-1] else []
-            _remove_all_but(best_folder(self._run), [best, *before])
+        if self._patience is None or not self._is_first:
+            return None
+        best, is_best = self._best_of(rows), self._best_of(rows) == len(rows)
+        known = {best, *([self._best_of(rows[:-1])] if rows[:-1] else [])}
+
+        def keep(number: int) -> None:
+            if is_best:
+                self._copy(number, best)
+            remove_snapshots(best_folder(self._run), lambda scoring: scoring not in known)
+
+        return keep
 
     def resume(self, rows: Rows, scored: int, *, at_scoring: bool) -> None:
         """Check that a run can continue from a checkpoint, and that it has its best weights.
@@ -356,10 +351,10 @@ class EarlyStopping:
         if self._patience is None:
             return
         if self._is_first:
-            _remove_all_but(best_folder(self._run), range(scored + 1))
+            remove_snapshots(best_folder(self._run), lambda scoring: scoring > scored)
         if not rows:
             return
-        best = self._best(rows)
+        best = int(numbers_of_all(self._workers, self._best_of(rows))[0])
         if numbers_of_all(self._workers, best in kept_scorings(self._run))[0]:
             return
         if best != scored or not at_scoring:
@@ -367,53 +362,12 @@ class EarlyStopping:
                 f"{best_folder(self._run)}: no checkpoint of epoch {rows[best - 1]['epoch']:.6g}, "
                 "the best so far; restore a copy, or train again with another `out`"
             )
-        self._checkpoints.save()  # the run was killed before it had copied this checkpoint
-        self._copy_saved(best)
+        if self._is_first:  # the run was killed before it had copied this checkpoint
+            self._copy(self._checkpoints.number, best)
 
     def _best_of(self, rows: Rows) -> int:
+        """Return the number of the best scoring, from 1."""
         return best_index(rows, "validation", self._settings.monitor) + 1
 
-    def _best(self, rows: Rows) -> int:
-        """Return the number of the best scoring, from 1, that worker 0 has found."""
-        return int(numbers_of_all(self._workers, self._best_of(rows))[0])
-
-    def _copy_saved(self, scoring: int) -> None:
-        """Copy what this worker has just saved; the files of worker 0 make the others valid."""
-        if not self._is_first:
-            self._copy_own(scoring)
-        wait_for_all(self._workers)
-        if self._is_first:
-            self._copy_own(scoring)
-
-    def _copy_own(self, scoring: int) -> None:
-        if self._checkpoints.saved is None:  # only worker 0 saves
-            return
-        saved, folder = Path(self._checkpoints.saved), best_folder(self._run)
-        target = folder / saved.parent.relative_to(folder.parent)
-        target.mkdir(parents=True, exist_ok=True)
-        # The index comes last: without it, there is no checkpoint.
-        for file in sorted(saved.parent.glob(f"{glob.escape(saved.name)}.*")):
-            _copy(file, target / f"ckpt-{scoring}{file.suffix}")
-
-
-def _copy(file: Path, target: Path) -> None:
-    """Copy a file of a checkpoint, without using more of the disk if it is a large one."""
-    target.unlink(missing_ok=True)  # left by a process that was killed
-    if file.suffix != ".index":  # TensorFlow may write an index in place, but no data
-        try:
-            os.link(file, target)
-        except OSError:  # a disk without hard links
-            pass
-        else:
-            return
-    with atomic_write(target) as temporary:
-        shutil.copyfile(file, temporary)
-
-
-def _remove_all_but(folder: Path, scorings: Collection[int]) -> None:
-    """Remove the checkpoints of other scorings, those of worker 0 first."""
-    files = sorted(folder.rglob("ckpt-*"), key=lambda x: (len(x.parts), x.suffix != ".index"))
-    for file in files:
-        found = _FILE.fullmatch(file.name)
-        if found and int(found[1]) not in scorings:
-            file.unlink()
+    def _copy(self, number: int, scoring: int) -> None:
+        link_snapshot(self._checkpoints.folder, number, best_folder(self._run), scoring)
