@@ -14,9 +14,7 @@ PARALLEL := -n auto --dist worksteal
 QUICK := quick or not (system or thorough or gpu)
 FULL := --hypothesis-profile=full
 # These run in separate environments, with packages that are not in $(VENV).
-FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
-           --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
-           --ignore=benchmarks/serving_parts/triton_client.py
+FOREIGN := $(foreach name,on_keras fuxictr tfra hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
         flink-check triton-check docs linkcheck lock clean

@@ -42,7 +42,7 @@ from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
-from harness import Benchmark, exit_with, ratios, table
+from harness import Benchmark, exit_with, layers, ratios, summary, table
 
 RATE = "at the base batch, instead of the preset's"
 OVERRIDES = ("embedding_lr", "dense_lr", "l2")
@@ -79,22 +79,21 @@ class BaselineSettings(Settings):
     l2: float | None = option(None, RATE, kind=float)
     epochs: int = option(3, "epochs of every run", at_least=1)
     seeds: int = option(3, "runs of every line, with seeds from 1 on", at_least=1)
-    mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers", at_least=1)
+    mlp: tuple[int, ...] = layers()
     device: str = device_option()
 
     def lines(self) -> list[Line]:
         """Return the lines in the order of the table."""
         base = batch_name(self.base_batch)
-        large = [
-            Line(f"{batch_name(times * self.base_batch)} CowClip", times, "cowclip", update)
-            for update in self.updates
-            for times in self.multipliers
-        ]
-        first = [
+        return [
             Line(f"{base} baseline", 1, "none", "dense"),
             Line(f"{base} exact", 1, "none", "exact"),
+            *(
+                Line(f"{batch_name(times * self.base_batch)} CowClip", times, "cowclip", update)
+                for update in self.updates
+                for times in self.multipliers
+            ),
         ]
-        return first + large
 
     @property
     def overrides(self) -> dict[str, float]:
@@ -189,43 +188,38 @@ def result_of(
 ) -> JsonObject:
     """Compare the runs of a line with those of the baseline, seed by seed."""
     batch = line.multiplier * settings.base_batch
-    seconds = [s for r in mine for s in r["seconds"]]
     faster = ratios(*([statistics.median(r["seconds"]) for r in runs] for runs in (base, mine)))
-    last = [r["test_auc"][-1] for r in mine]
-    lost = [100 * (auc - r["test_auc"][-1]) for auc, r in zip(last, base, strict=True)]
+    last, before = ([r["test_auc"][-1] for r in runs] for runs in (mine, base))
     return {
         "line": line.name,
         "batch": batch,
         "rule": line.rule,
         "update": line.update,
         "steps_per_epoch": steps_per_epoch(rows, batch),
-        "seconds_per_epoch": statistics.median(seconds),
-        "fastest": min(seconds),
-        "slowest": max(seconds),
+        "seconds_per_epoch": summary([s for r in mine for s in r["seconds"]]),
         "speed_up": round(statistics.median(faster), 3),
         "best_auc": statistics.mean(max(r["test_auc"]) for r in mine),
         "last_auc": statistics.mean(last),
-        "auc_points_to_baseline": statistics.mean(lost),
+        "auc_points_to_baseline": 100 * (statistics.mean(last) - statistics.mean(before)),
         "runs": list(mine),
     }
 
 
-COLUMNS = {
-    "line": "{line}",
-    "update": "{update}",
-    "steps per epoch": "{steps_per_epoch:,}",
-    "seconds per epoch (min to max)": "{seconds_per_epoch:.2f} ({fastest:.2f} to {slowest:.2f})",
-    "speed-up": "{speed_up:.2f}",
-    "best AUC": "{best_auc:.2%}",
-    "last AUC": "{last_auc:.2%}",
-    "to the baseline": "{auc_points_to_baseline:+.2f}",
-}
-
-
 def text(result: JsonObject) -> str:
     """Format the comparison as Markdown, and the best possible AUC."""
+    seconds = "{seconds_per_epoch[median]:.2f} ({seconds_per_epoch[least]:.2f} to "
+    columns = {
+        "line": "{line}",
+        "update": "{update}",
+        "steps per epoch": "{steps_per_epoch:,}",
+        "seconds per epoch (min to max)": seconds + "{seconds_per_epoch[most]:.2f})",
+        "speed-up": "{speed_up:.2f}",
+        "best AUC": "{best_auc:.2%}",
+        "last AUC": "{last_auc:.2%}",
+        "to the baseline": "{auc_points_to_baseline:+.2f}",
+    }
     best = f"best possible AUC on this log: {result['best_possible_auc']:.2%}"
-    return f"\n{table(COLUMNS, result['results'])}\n{best}"
+    return f"\n{table(columns, result['results'])}\n{best}"
 
 
 BENCHMARK = Benchmark(about=__doc__, settings=BaselineSettings, measure=measure, text=text)

@@ -25,10 +25,8 @@ and then --python others/bin/python.
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +41,7 @@ from cowclip_merlin.loading import read_columns
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
-from harness import Benchmark, last_line
+from harness import Benchmark, answer_of, markdown, program
 
 OURS = "cowclip"
 CONTESTANTS = (OURS, *OTHERS)
@@ -67,8 +65,8 @@ class DefaultsSettings(Settings):
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
         super().__post_init__()
-        if {*self.contestants} - {OURS} and shutil.which(self.python) is None:
-            raise InputError(f"--python {self.python}: no such program")
+        if {*self.contestants} - {OURS}:
+            program("--python", self.python)
 
 
 def compare(settings: DefaultsSettings) -> JsonObject:
@@ -136,26 +134,20 @@ def train_other(
 ) -> tuple[np.ndarray, dict[str, str]]:
     """Train in the other environment; return the probabilities and the package's version."""
     scores = (settings.work / f"{name}-{seed}.npy").absolute()
-    rows = (settings.work / "rows.npz").absolute()
-    python = Path(shutil.which(settings.python) or settings.python).absolute()
-    words = [name, str(rows), str(scores), str(seed), str(settings.epochs)]
-    command = [str(python), "-m", "contestants.with_defaults", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
-    scores.with_suffix(".log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    if done.returncode:
-        last = last_line(done.stderr)
-        raise InputError(f"{name} failed: {last}")
-    return np.load(scores), json.loads(done.stdout.splitlines()[-1])
+    words = (name, (settings.work / "rows.npz").absolute(), scores, seed, settings.epochs)
+    python, log = program("--python", settings.python), scores.with_suffix(".log")
+    versions = answer_of(name, python, "with_defaults", *words, log=log)
+    return np.load(scores), versions
 
 
-def table(result: JsonObject) -> str:
-    """Format the result as text: the mean of the seeds, and the standard deviation of the AUC."""
-    lines = [f"{'contestant':<18}{'AUC, %':>15}{'log loss':>10}{'seconds':>9}"]
+def text(result: JsonObject) -> str:
+    """Format the result as Markdown: the mean of the seeds, and the AUC's standard deviation."""
+    rows = []
     for name in dict.fromkeys(row["contestant"] for row in result["results"]):
         mine = [row for row in result["results"] if row["contestant"] == name]
         loss, seconds = (statistics.mean(r[key] for r in mine) for key in ("log_loss", "seconds"))
-        lines.append(f"{name:<18}{auc_text(mine):>15}{loss:>10.4f}{seconds:>9.0f}")
-    return "\n".join(lines)
+        rows.append((name, auc_text(mine), f"{loss:.4f}", f"{seconds:.0f}"))
+    return markdown(("contestant", "AUC, %", "log loss", "seconds"), "lrrr", rows)
 
 
 def auc_text(rows: list[JsonObject]) -> str:
@@ -169,7 +161,7 @@ def auc_text(rows: list[JsonObject]) -> str:
     return f"{statistics.mean(aucs):.2f}{spread}"
 
 
-BENCHMARK = Benchmark(about=__doc__, settings=DefaultsSettings, measure=compare, text=table)
+BENCHMARK = Benchmark(about=__doc__, settings=DefaultsSettings, measure=compare, text=text)
 
 if __name__ == "__main__":
     BENCHMARK.main()

@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # for a machine without the pro
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
-from gpu.sizes import TINY, Sizes
+from gpu import TINY, Sizes
 from harness import Benchmark
 
 ROOT = Path(__file__).parents[1]

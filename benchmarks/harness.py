@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -24,10 +26,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from cowclip_merlin import choices
 from cowclip_merlin.checks import check_unique
 from cowclip_merlin.cli.options.commands import CommandParser
 from cowclip_merlin.errors import InputError, error_message, with_options
-from cowclip_merlin.settings import add_options, options_of, settings_from
+from cowclip_merlin.settings import add_options, option, options_of, settings_from
 from cowclip_merlin.system.files import check_writable, write_json
 from cowclip_merlin.system.machine import hardware, versions
 from cowclip_merlin.types import JsonObject
@@ -42,28 +45,61 @@ COWCLIP = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.ar
 """Code for `python -c`: the command `cowclip` of the Python that runs it."""
 
 
+def batch_sizes(*default: int) -> Any:
+    """Define the field of the batch sizes."""
+    return option(default, "rows per step", flag="--batch-sizes", at_least=1, unique=True)
+
+
+def updates(*default: str) -> Any:
+    """Define the field of the updates."""
+    known = choices.UPDATES
+    return option(default, "some of {choices}", choices=known, metavar="A,B,C", unique=True)
+
+
+def layers() -> Any:
+    """Define the field of the hidden layers."""
+    return option((400, 400, 400), "widths of the hidden layers", at_least=1)
+
+
+def interpreter(what: str) -> Any:
+    """Define the field of the Python of an environment of its own."""
+    return option(None, f"bin/python of an environment with {what}", metavar="PYTHON")
+
+
+def program(flag: str, name: str) -> Path:
+    """Return the path of a program; its symbolic links stay, as they select an environment.
+
+    Raises:
+        InputError: if there is no such program.
+    """
+    if (found := shutil.which(name)) is None:
+        raise InputError(f"{flag} {name}: no such program; give a bin/python")
+    return Path(found).absolute()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A measurement as a command: options, settings, measurement, text and JSON.
 
     Attributes:
-        about: help text, the docstring of the module.
         settings: class of settings. If it has a field `device`, TensorFlow uses the chosen device.
         measure: maps settings to a result for JSON.
-        text: maps a result to the text to print.
+        text: maps a result to the text to print; or the columns of a table of its "results".
+        about: help text; None: the docstring of `measure`.
         finish: is called with settings and result when all is written: it draws a figure, or raises
             an `InputError` if the result is not as it must be.
     """
 
-    about: str | None
     settings: type
     measure: Callable[[Any], JsonObject]
-    text: Callable[[JsonObject], str]
+    text: Callable[[JsonObject], str] | Mapping[str, str]
+    about: str | None = None
     finish: Callable[[Any, JsonObject], None] | None = None
 
     def parser(self, script: str = "") -> argparse.ArgumentParser:
         """Make the parser of the command."""
-        parser = _parser(self.about, script or Path(inspect.getfile(self.measure)).name)
+        about = inspect.cleandoc(self.about or self.measure.__doc__ or "")
+        parser = _parser(about, script or Path(inspect.getfile(self.measure)).name)
         add_options(parser, self.settings)
         what = "also write the result to this file"
         parser.add_argument("--json", type=Path, metavar="FILE", help=what)
@@ -93,7 +129,7 @@ class Benchmark:
             result = {"load_before": load, "command": command_line(parser.prog, words)}
             result = record(self.measure(settings)) | result
             try:
-                print(self.text(result))
+                print(self.shown(result))
                 tf = result["versions"].get("tensorflow")
                 print(f"{result['hardware']}, TensorFlow {tf}", flush=True)
             finally:  # also if nobody reads the text
@@ -101,6 +137,12 @@ class Benchmark:
                     write_json(args.json, result)
             if self.finish:
                 self.finish(settings, result)
+
+    def shown(self, result: JsonObject) -> str:
+        """Return the text of a result."""
+        if isinstance(self.text, Mapping):
+            return table(self.text, result["results"])
+        return self.text(result)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +152,17 @@ class Suite:
     Attributes:
         about: help text, the docstring of the script.
         script: name of the script.
-        parts: first word -> module with its `BENCHMARK`; only the chosen one is imported.
+        parts: first word -> module and name of its `Benchmark`; only the chosen one is imported.
     """
 
     about: str | None
     script: str
     parts: Mapping[str, str]
+
+    def part(self, name: str) -> Benchmark:
+        """Import a measurement."""
+        module, _, attribute = self.parts[name].partition(":")
+        return getattr(import_module(module), attribute)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Measure one part, with the options after its name."""
@@ -124,7 +171,7 @@ class Suite:
         what = "what to measure; --help after it lists its options"
         parser.add_argument("part", choices=tuple(self.parts), help=what)
         part = parser.parse_args(words[:1]).part
-        import_module(self.parts[part]).BENCHMARK.main(words[1:], f"{self.script} {part}")
+        self.part(part).main(words[1:], f"{self.script} {part}")
 
 
 def _parser(about: str | None, script: str) -> argparse.ArgumentParser:
@@ -240,6 +287,15 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
+def summary(values: Sequence[float]) -> JsonObject:
+    """Return the median, the least and the most.
+
+    >>> summary([3.0, 1.0, 2.0])
+    {'median': 2.0, 'least': 1.0, 'most': 3.0}
+    """
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Format the median with the range.
 
@@ -298,6 +354,35 @@ def output_of(what: str, command: Sequence[object], **options: Any) -> str:
     if done.returncode:
         raise InputError(f"{what} failed: {last_line(done.stderr)}")
     return done.stdout
+
+
+def answer_of(
+    what: str, python: Path, module: str, *words: object, log: Path | None = None, **options: Any
+) -> JsonObject:
+    """Run a module of `contestants` with another Python, and return its last line, a JSON object.
+
+    Args:
+        what: name in the error.
+        python: of the module's environment.
+        module: its name. As a file, deepctr.py would hide the package deepctr.
+        words: its arguments.
+        log: file for what it prints.
+        options: of `subprocess.run`.
+
+    Raises:
+        InputError: if it fails; the message has the last line of its errors.
+    """
+    command = [str(python), "-m", f"contestants.{module}", *map(str, words)]
+    # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
+    quiet = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    given = {"cwd": Path(__file__).parent, "env": os.environ | quiet} | options
+    done = subprocess.run(command, capture_output=True, text=True, **given)
+    if log is not None:
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not said:
+        raise InputError(f"{what} failed: {last_line(done.stderr)}")
+    return json.loads(said[-1])
 
 
 def last_line(text: str) -> str:

@@ -45,20 +45,16 @@ merlin-hugectr:23.12 and 24.06: install this project there in an environment of 
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import statistics
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from contestants import cowclip
+from contestants import ours
 from contestants.job import WARM_UP_STEPS, Job
 from contestants.rows import Log, generate, write_hugectr_folder, write_rows
 from cowclip_merlin import choices, compat, roc_auc
@@ -68,7 +64,7 @@ from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, in_turn, last_line, ratios
+from harness import Benchmark, answer_of, in_turn, interpreter, markdown, program, ratios
 
 BASE_BATCH, RATE, WARMUP_EPOCHS, SEED = 1024, 1e-3, 0.1, 1234
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
@@ -78,12 +74,13 @@ OURS = (
     "cowclip exact bfloat16",
     "keras-adam",
 )
-# Name -> module of `contestants` that runs it, and its options.
+# Name -> module of `contestants` that runs it, and its arguments. The name up to a hyphen is the
+# environment.
 PEERS: Mapping[str, tuple[str, ...]] = {
-    "deepctr": ("deepctr",),
+    "deepctr": ("on_keras", "deepctr"),
     "fuxictr": ("fuxictr", "--loader=fuxictr"),
     "fuxictr-memory": ("fuxictr", "--loader=memory"),
-    "authors": ("authors",),
+    "authors": ("on_keras", "authors"),
     "hugectr": ("hugectr", "--model=deepfm", "--update=Local"),
     "hugectr-global": ("hugectr", "--model=deepfm", "--update=Global"),
     "hugectr-wide-and-deep": ("hugectr", "--model=wide_and_deep", "--update=Local"),
@@ -94,9 +91,9 @@ CONTESTANTS = (*OURS, *PEERS)
 Key = tuple[int, str]  # batch, contestant
 
 
-def _python(kind: str) -> Any:
-    what = f"of the environment with {kind}'s packages"
-    return option(None, what, metavar="PYTHON")
+def environment(name: str) -> str:
+    """Return the environment of a peer, by which its option is named."""
+    return name.partition("-")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +108,10 @@ class PeerSettings(Settings):
     contestants: tuple[str, ...] = option(
         CONTESTANTS, "some of these", metavar="A,B,C", choices=CONTESTANTS, unique=True
     )
-    deepctr_python: str | None = _python("deepctr")
-    fuxictr_python: str | None = _python("fuxictr")
-    authors_python: str | None = _python("authors")
-    hugectr_python: str | None = _python("hugectr")
+    deepctr_python: str | None = interpreter("deepctr's packages")
+    fuxictr_python: str | None = interpreter("fuxictr's packages")
+    authors_python: str | None = interpreter("authors's packages")
+    hugectr_python: str | None = interpreter("hugectr's packages")
     checkout: Path | None = option(
         None, "folder of the authors' code", flag="--authors", kind=Path, metavar="CHECKOUT"
     )
@@ -131,30 +128,30 @@ class PeerSettings(Settings):
                     f"--batches {batch}: no step is left to measure after the first "
                     f"{WARM_UP_STEPS}; give more --rows"
                 )
-        for kind in {kind for kind, *_ in PEERS.values()}:
-            python = self.python(kind)
-            if python is not None and shutil.which(python) is None:
-                raise InputError(f"--{kind}-python {python}: no such program; give a bin/python")
+        for name in PEERS:
+            if (python := self.python(name)) is not None:
+                program(f"--{environment(name)}-python", python)
         if self.checkout is not None and not (self.checkout / "train.py").is_file():
             raise InputError(
                 f"--authors {self.checkout}: has no train.py; give a checkout of LargeBatchCTR"
             )
 
-    def python(self, kind: str) -> str | None:
+    def python(self, name: str) -> str | None:
         """The interpreter of a peer's environment."""
-        return getattr(self, f"{kind}_python")
+        return getattr(self, f"{environment(name)}_python")
 
     @property
     def runs_hugectr(self) -> bool:
         """Whether a contestant needs the rows as a folder for HugeCTR."""
-        chosen = {PEERS[name][0] for name in self.contestants if name in PEERS}
-        return "hugectr" in chosen and self.hugectr_python is not None
+        chosen = any(environment(name) == "hugectr" for name in self.contestants)
+        return chosen and self.hugectr_python is not None
 
     def missing(self, name: str) -> str | None:
         """Return which required options a contestant lacks; None if it can run."""
-        kind = PEERS[name][0] if name in PEERS else ""
-        needed = [f"--{kind}-python"] if kind and self.python(kind) is None else []
-        needed += ["--authors"] if kind == "authors" and self.checkout is None else []
+        if name not in PEERS:
+            return None
+        needed = [] if self.python(name) else [f"--{environment(name)}-python"]
+        needed += ["--authors"] if name == "authors" and self.checkout is None else []
         return f"not run: give {' and '.join(needed)}" if needed else None
 
 
@@ -185,26 +182,15 @@ def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
 
 def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     """Train once in a separate process; return rows per second and versions, or the error."""
-    kind, *options = PEERS[name]
-    if kind == "authors":
+    module, *options = PEERS[name]
+    if name == "authors":
         options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
-    # Run it as a module: as a file, deepctr.py would hide the package deepctr in sys.path.
-    # Keep symbolic links in the path, because they select the environment of a Python.
-    python = Path(shutil.which(settings.python(kind))).absolute()
-    command = [str(python), "-m", f"contestants.{kind}", *options, *job.arguments()]
-    # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
-    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    given = {"env": environment, "cwd": Path(__file__).parent, "timeout": 3600.0}
+    python = program(name, str(settings.python(name)))
+    given = {"log": job.predictions.with_suffix(".log"), "timeout": 3600.0}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, **given)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"status": f"failed: {error}"[:200]}
-    job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
-    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not said:
-        last = last_line(done.stderr)
-        return {"status": f"failed: {last}"[:200]}
-    return json.loads(said[-1])
+        return answer_of(name, python, module, *options, *job.arguments(), **given)
+    except (OSError, subprocess.TimeoutExpired, InputError) as error:
+        return {"status": f"failed: {error}".replace(f": {name} failed", "", 1)[:200]}
 
 
 def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> JsonObject:
@@ -213,7 +199,7 @@ def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> JsonObject:
         return {"status": missing}
     job = make_job(name, settings, batch)
     if name in OURS:
-        rate, scores = cowclip.run(name, log, job)
+        rate, scores = ours.run(name, log, job)
         found = {"rows_per_second": rate}
     else:
         found = run_peer(name, settings, job)
@@ -272,23 +258,23 @@ def result_of(key: Key, turns: Mapping[Key, list[JsonObject]]) -> JsonObject:
     }
 
 
-def table(result: JsonObject) -> str:
-    """Format the result as text."""
-    of = ("of bare MLP", f"of {REFERENCE}")
-    lines = [f"{'contestant':<16}{'batch':>8}{'rows/s':>11}{of[0]:>13}{of[1]:>17}{'AUC':>9}"]
+def text(result: JsonObject) -> str:
+    """Format the result as Markdown; what did not run has its reason at the end."""
+    rows = []
     for row in result["results"]:
-        line = f"{row['contestant']:<16}{row['batch']:>8}"
+        cells = [row["contestant"], f"{row['batch']:,}"]
         if "status" in row:
-            lines.append(f"{line}  {row['status']}")
+            rows.append([*cells, *[""] * 4, row["status"]])
             continue
         shares = (row["ratio_to_bare_mlp"], row["ratio_to_cowclip"])
-        mlp, ours = ("-" if share is None else f"{share:.3f}" for share in shares)
-        auc = "-" if row["auc"] is None else f"{row['auc']:.4f}"
-        lines.append(f"{line}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}")
-    return "\n".join(lines)
+        cells += [f"{row['rows_per_second']:,.0f}"]
+        cells += ["-" if share is None else f"{share:.3f}" for share in shares]
+        rows.append([*cells, "-" if row["auc"] is None else f"{row['auc']:.4f}", ""])
+    head = ("contestant", "batch", "rows/s", "of bare MLP", f"of {REFERENCE}", "AUC", "")
+    return markdown(head, "lrrrrrl", rows)
 
 
-BENCHMARK = Benchmark(about=__doc__, settings=PeerSettings, measure=compare, text=table)
+BENCHMARK = Benchmark(about=__doc__, settings=PeerSettings, measure=compare, text=text)
 
 if __name__ == "__main__":
     BENCHMARK.main()

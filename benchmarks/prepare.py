@@ -1,13 +1,10 @@
-"""Compare `prepare` with plain pandas and polars, and with itself on Dask workers.
+"""Compare `prepare` with plain pandas and polars.
 
 All read a generated Criteo-format log and split it by the same hash. They learn ids by descending
 frequency and min-max on the training rows, and write parquet. Every run is a separate process, and
 they alternate. With several sizes, such as --rows 1000000,4000000, each is measured in turn. polars
 takes part if it is installed (`pip install polars`). --without pandas leaves it out, as its memory
 may not suffice.
-
-With --workers, `prepare` also runs on Dask clusters on this machine, whose workers are processes
-with one thread. They load this package before the run. 0 workers: threads of the process itself.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,10 +38,6 @@ class PrepareBenchmarkSettings(Settings):
 
     rows: tuple[int, ...] = option((1_000_000,), "of the generated logs", at_least=1, unique=True)
     runs: int = option(5, "of each side", at_least=1)
-    workers: tuple[int, ...] = option(
-        (), "also run on this many Dask workers, on the first log", at_least=1, unique=True,
-        convert=lambda text: tuple(int(n) if n.isdigit() else n for n in parse_names(text)),
-    )  # fmt: skip
     work: Path = option(Path("work/prepare"), "folder of the logs and outputs")
     without: tuple[str, ...] = option(
         (), "leave out pandas or polars", convert=parse_names, choices=OTHERS, metavar="A,B"
@@ -143,45 +135,14 @@ def same_apart(ours: Path, theirs: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def same_files(one: Path, other: Path) -> bool:
-    """Return whether all parquet files of two prepared folders have the same bytes."""
-    found = [{f.relative_to(x): f.read_bytes() for f in x.rglob("*.parquet")} for x in (one, other)]
-    return found[0] == found[1]
-
-
-def run_once(log: Path, out: Path, who: str, *more: str) -> tuple[float, float, float]:
-    """Measure one run of "prepare", with more options, or of another program into a new folder."""
+def run_once(log: Path, out: Path, who: str) -> tuple[float, float, float]:
+    """Measure one run of "prepare", or of another program, into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who in OTHERS:
         command = [sys.executable, __file__, f"--{who}", str(log), str(out)]
     else:
         command = [sys.executable, "-c", COWCLIP, "prepare", "criteo", str(log), "--out", str(out)]
-    return timed([*command, *more], out.with_suffix(".log"))
-
-
-def run_on_workers(log: Path, out: Path, workers: int) -> tuple[float, float, float]:
-    """Measure as `run_once`, with the largest peak memory of a Dask worker.
-
-    With 0 workers, the memory is that of the process. The CPU seconds are those of the process.
-    """
-    if not workers:
-        return run_once(log, out, "prepare")
-    from distributed import Client, LocalCluster
-
-    start = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
-    with (
-        LocalCluster(**start, env={"TF_USE_LEGACY_KERAS": "1"}) as cluster,
-        Client(cluster) as client,
-    ):
-        client.run(import_module, "cowclip_merlin.workflows.encoder")
-        seconds, _, cpu = run_once(log, out, "prepare", "--scheduler", cluster.scheduler_address)
-        return seconds, max(client.run(_peak_mb).values()), cpu
-
-
-def _peak_mb() -> float:
-    """Return the peak memory of this process; `getrusage` would include the one that started it."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    return timed(command, out.with_suffix(".log"))
 
 
 def made(work: Path, rows: int) -> Path:
@@ -205,18 +166,6 @@ def compare(settings: PrepareBenchmarkSettings, rows: int) -> JsonObject:
     return about | {who: _recorded(results) for who, results in found.items()}
 
 
-def compare_workers(settings: PrepareBenchmarkSettings) -> JsonObject:
-    """Measure prepare on each number of Dask workers."""
-    log = made(settings.work, settings.rows[0])
-    with TemporaryDirectory(dir=settings.work) as folder:
-        outs = {workers: Path(folder) / f"{workers}" for workers in (0, *settings.workers)}
-        runs = {n: partial(run_on_workers, log, out, n) for n, out in outs.items()}
-        found = in_turn(runs, settings.runs)
-        equal = all(same_files(outs[0], out) for out in outs.values())
-    each = [{"workers": n} | _recorded(results) for n, results in found.items()]
-    return {"rows": settings.rows[0], "same_bytes": equal, "runs": each}
-
-
 def _recorded(results: Sequence[tuple[float, float, float]]) -> dict[str, list[float]]:
     seconds, peaks, cpu = zip(*results, strict=True)
     each = {"seconds": seconds, "cpu_seconds": cpu}
@@ -225,15 +174,16 @@ def _recorded(results: Sequence[tuple[float, float, float]]) -> dict[str, list[f
 
 
 def measure(settings: PrepareBenchmarkSettings) -> JsonObject:
-    """Measure all that the settings ask for."""
+    """Measure all sizes."""
     settings.work.mkdir(parents=True, exist_ok=True)
-    result: JsonObject = {"sizes": [compare(settings, rows) for rows in settings.rows]}
-    result["other_versions"] = {who: version(who) for who in settings.others}
-    return result | ({"workers": compare_workers(settings)} if settings.workers else {})
+    return {
+        "sizes": [compare(settings, rows) for rows in settings.rows],
+        "other_versions": {who: version(who) for who in settings.others},
+    }
 
 
 def text(result: JsonObject) -> str:
-    """Return the result as Markdown tables: medians with the range, and the largest memory."""
+    """Return the result as a Markdown table: medians with the range, and the largest memory."""
     head = ("rows", "program", "s", "prepare / program", "CPU s", "peak MB", "same output")
     rows = []
     for size in result["sizes"]:
@@ -243,16 +193,7 @@ def text(result: JsonObject) -> str:
                 peak, equal = f"{max(each['peak_mb']):,}", "yes" if size["same_output"] else "NO"
                 times = spread(each["seconds"]), share, spread(each["cpu_seconds"])
                 rows.append([f"{size['rows']:,}", who, *times, peak, equal])
-    parts = [markdown(head, "rlrrrrr", rows)]
-    if workers := result.get("workers"):
-        same_bytes = f"same bytes in all parquet files: {workers['same_bytes']}"
-        rows = [
-            [str(each["workers"]), spread(each["seconds"]), f"{max(each['peak_mb']):,}"]
-            for each in workers["runs"]
-        ]
-        parts += ["", f"{workers['rows']:,} rows; {same_bytes}", ""]
-        parts += [markdown(("Dask workers", "s", "peak MB of one"), "rrr", rows)]
-    return "\n".join(parts)
+    return markdown(head, "rlrrrrr", rows)
 
 
 BENCHMARK = Benchmark(about=__doc__, settings=PrepareBenchmarkSettings, measure=measure, text=text)

@@ -6,8 +6,8 @@ tables   growing tables: look-ups, inserts, expiry, snapshots
 
 from harness import Suite
 
-PARTS = ("kernels", "tables")
-SUITE = Suite(about=__doc__, script="rows.py", parts={x: f"row_parts.{x}" for x in PARTS})
+PARTS = {"kernels": "row_kernels:KERNELS", "tables": "row_tables:TABLES"}
+SUITE = Suite(about=__doc__, script="rows.py", parts=PARTS)
 
 if __name__ == "__main__":
     SUITE.main()

@@ -6,8 +6,8 @@ triton  an exported model in NVIDIA Triton
 
 from harness import Suite
 
-PARTS = ("load", "triton")
-SUITE = Suite(about=__doc__, script="serving.py", parts={x: f"serving_parts.{x}" for x in PARTS})
+PARTS = {"load": "serving_load:LOAD", "triton": "serving_triton:TRITON"}
+SUITE = Suite(about=__doc__, script="serving.py", parts=PARTS)
 
 if __name__ == "__main__":
     SUITE.main()

@@ -12,8 +12,15 @@
 
 from harness import Suite
 
-PARTS = ("profile", "vocabulary", "epoch", "growing", "loading", "diagnostics")
-SUITE = Suite(about=__doc__, script="step.py", parts={x: f"step_parts.{x}" for x in PARTS})
+PARTS = {
+    "profile": "step_profile:PROFILE",
+    "vocabulary": "step_ids:VOCABULARY",
+    "epoch": "step_ids:EPOCH",
+    "growing": "steps:GROWING",
+    "loading": "steps:LOADING",
+    "diagnostics": "steps:DIAGNOSTICS",
+}
+SUITE = Suite(about=__doc__, script="step.py", parts=PARTS)
 
 if __name__ == "__main__":
     SUITE.main()

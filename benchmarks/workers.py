@@ -38,7 +38,7 @@ from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workflows import PreparedData
-from harness import Benchmark, in_turn, markdown, output_of, prepared
+from harness import Benchmark, batch_sizes, in_turn, markdown, output_of, prepared
 
 RUN_TABLES = {"mirrored": "fused", "sharded": "sharded"}
 """Name of the tables on the pages -> value of `cowclip train --tables`."""
@@ -68,9 +68,7 @@ class WorkerSettings(Settings):
     """What is measured."""
 
     rows: int = option(300_000, "of the generated log", at_least=1)
-    batches: tuple[int, ...] = option(
-        (1024, 8192), "rows per step", flag="--batch-sizes", at_least=1, unique=True
-    )
+    batches: tuple[int, ...] = batch_sizes(1024, 8192)
     workers: tuple[int, ...] = option(
         (1, 2, 3), "processes of a run; 1 must be one of them", at_least=1, unique=True
     )

@@ -9,9 +9,9 @@ from statistics import median
 from cowclip_merlin.metrics.auc import auc_and_error
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.types import JsonObject
+from gpu import Sizes
 from gpu.deepfm import DeepFM, Rows, criteo_fields
 from gpu.operations import Gpu
-from gpu.sizes import Sizes
 
 CASES = (("bfloat16", "exact"), ("TF32", "exact"), ("bfloat16", "lazy"))
 

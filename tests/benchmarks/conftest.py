@@ -23,12 +23,15 @@ def load():
 
 @pytest.fixture(scope="session")
 def benchmark_of(load):
-    """The module of a benchmark by its command, such as "peers" or "step loading"."""
+    """A benchmark by its command, such as "peers" or "step loading"."""
 
     def found(command):
         script, _, part = command.partition(" ")
         module = load(script)
-        return load(module.SUITE.parts[part]) if part else module
+        if not part:
+            return module.BENCHMARK
+        name, _, attribute = module.SUITE.parts[part].partition(":")
+        return getattr(load(name), attribute)
 
     return found
 
@@ -41,8 +44,8 @@ def measured(load, benchmark_of, tmp_path, capsys):
         file = tmp_path / f"{command}.json"
         script, *part = command.split()
         words = [*part, *options.split(), *map(str, others), "--json", str(file)]
-        module = benchmark_of(command)  # while the folder is on the path
-        main = load(script).SUITE.main if part else module.BENCHMARK.main
+        benchmark = benchmark_of(command)  # while the folder is on the path
+        main = load(script).SUITE.main if part else benchmark.main
         main([*words, *["--overwrite"] * file.exists()])
         result = json.loads(file.read_text())
         shown = " ".join([f"python benchmarks/{script}.py", *part, options])
@@ -60,7 +63,7 @@ def refused(benchmark_of, capsys):
 
     def run(command, *words):
         with pytest.raises(SystemExit) as stopped:
-            benchmark_of(command).BENCHMARK.main([*map(str, words)])
+            benchmark_of(command).main([*map(str, words)])
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and told.endswith("\n")
         return stopped.value.code, told

@@ -88,7 +88,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
     )
     names = (*names, "gpu_operations", "workers", "peers")
     # Before anything that they import is replaced.
-    modules = {name: benchmark_of(name) for name in names}
+    benchmarks = {name: benchmark_of(name) for name in names}
     *_, lines = checked
     made = []
     monkeypatch.setattr(
@@ -105,13 +105,12 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         "float32",
         "bfloat16",
     )
-    for name, module in modules.items():
+    for name, benchmark in benchmarks.items():
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]
         given = [line[len(words) :] for line in lines if line[: len(words)] == words]
         assert len(given) == {"step epoch": 3, "peers": 2, "gpu_operations": 2}.get(name, 1)
         for line in given:
-            benchmark = module.BENCHMARK
             settings = settings_from(benchmark.parser().parse_args(line), benchmark.settings)
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))
 

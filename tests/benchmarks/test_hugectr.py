@@ -151,7 +151,7 @@ def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypa
     for row, name in zip(result["results"], settings.contestants, strict=True):
         assert row["contestant"] == name and row["rows_per_second"] > 0, row
         assert (row["auc"], row["versions"]) == (auc, {"hugectr": "24.6.0"})
-    assert "hugectr-dcn" in peers.table(result)
+    assert "hugectr-dcn" in peers.text(result)
 
 
 def test_the_folder_is_what_prepare_would_write(peer, monkeypatch):

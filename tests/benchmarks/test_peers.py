@@ -13,13 +13,13 @@ def peers(load):
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_ours_run_and_the_others_say_what_they_need(peers, measured, tmp_path, monkeypatch):
-    made, original = [], peers.cowclip.random_model
+    made, original = [], peers.ours.random_model
 
     def random_model(*words, **settings):
         made.append(original(*words, **settings))
         return made[-1]
 
-    monkeypatch.setattr(peers.cowclip, "random_model", random_model)
+    monkeypatch.setattr(peers.ours, "random_model", random_model)
     little = "--rows=600 --ids=400 --batches=64 --rounds=1"
     result, text = measured("peers", little, "--work", tmp_path / "work")
     rows = {row["contestant"]: row for row in result["results"]}

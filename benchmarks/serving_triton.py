@@ -37,13 +37,12 @@ from cowclip_merlin.triton import RepositorySettings, export_repository
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PrepareSettings, prepare, value_to_id
 from cowclip_merlin.workflows.raw.log_format import CRITEO
-from harness import Benchmark, last_line, table
+from harness import Benchmark, answer_of, last_line, table
 
 MODEL = RepositorySettings()
 LONGEST_START = 180.0  # seconds
 DAMAGED = 0.1  # share of cells that are emptied, and of categories that become unknown
 SEED = 1  # of the log, the rows and the model
-CLIENT = Path(__file__).with_name("triton_client.py")
 FIND = """
 import importlib.metadata, importlib.util, json, sys, sysconfig
 spec = importlib.util.find_spec("pytriton")
@@ -196,7 +195,7 @@ def measure(settings: TritonSettings) -> JsonObject:
     with TemporaryDirectory() as name:
         folder = Path(name)
         repository, exported = export(folder, settings)
-        job, answers = folder / "job.json", folder / "answers.json"
+        job = folder / "job.json"
         server = TritonServer(python, wheel, repository, folder)
         wanted = {
             "address": server.address,
@@ -209,13 +208,11 @@ def measure(settings: TritonSettings) -> JsonObject:
         }
         job.write_text(json.dumps(wanted), encoding="utf-8")
         try:
-            done = subprocess.run([python, CLIENT, job, answers], capture_output=True, text=True)
-            if done.returncode:
-                words = last_line(done.stderr)
-                raise InputError(f"the client failed: {words}; the server: {server.last_words()}")
+            found = answer_of("the client", python.absolute(), "triton_client", job)
+        except InputError as error:
+            raise InputError(f"{error}; the server: {server.last_words()}") from None
         finally:
             server.stop()
-        found = json.loads(answers.read_text(encoding="utf-8"))
     got, expected = np.array(found["probabilities"]), np.array(exported.pop("expected"))
     return {
         "what": "a model of cowclip export --triton in tritonserver, over HTTP",
@@ -260,6 +257,4 @@ def check(_: TritonSettings, result: JsonObject) -> None:
             raise InputError(f"{what}: is not refused in one line, but by {words!r}")
 
 
-BENCHMARK = Benchmark(
-    about=__doc__, settings=TritonSettings, measure=measure, text=text, finish=check
-)
+TRITON = Benchmark(about=__doc__, settings=TritonSettings, measure=measure, text=text, finish=check)

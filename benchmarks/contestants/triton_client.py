@@ -1,9 +1,9 @@
 """Ask Triton for probabilities, and measure it. Runs in the environment with tritonclient.
 
-python triton_client.py JOB.json ANSWERS.json
+python -m contestants.triton_client JOB.json
 
-JOB names the address, the model, the columns, the raw rows and the load. This file imports nothing
-of this project, as a client of a user does.
+JOB names the address, the model, the columns, the raw rows and the load. The answers are the
+line of JSON that it prints. This file imports nothing of this project, as a client of a user does.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _counts(job: dict[str, Any], client: Any) -> tuple[int, int]:
         time.sleep(0.2)
 
 
-def main(job_file: str, out: str) -> None:
-    """Do a job, and write the answers."""
+def main(job_file: str) -> None:
+    """Do a job, and print the answers."""
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     client = triton.InferenceServerClient(job["address"], network_timeout=600)
     answers = {
@@ -130,7 +130,7 @@ def main(job_file: str, out: str) -> None:
         "refusals": refusals(job, client),
         "cases": [load(job, *case) for case in job["cases"]],
     }
-    Path(out).write_text(json.dumps(answers), encoding="utf-8")
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +45,7 @@ from cowclip_merlin.kernels import RowSettings, load
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import Array, JsonObject
-from harness import Benchmark, in_turn
+from harness import Benchmark, in_turn, markdown
 
 SETTINGS, D = RowSettings(l2=1e-4), 10
 LEAST_SECONDS, MOST_CALLS = 0.02, 20  # in one round
@@ -77,74 +79,70 @@ def parallel_copy(source: Array, target: Array) -> None:
         target[i] = source[i]
 
 
-class NumbaBackend:
-    """The CPU."""
-
-    name = "numba"
-    to_device = staticmethod(np.array)
-    copy = staticmethod(parallel_copy)
-    hardware = staticmethod(processor)
-
-    def seconds(self, run: Callable[[], object]) -> float:
-        """Measure the time of one call."""
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
+def seconds_of(run: Callable[[], object]) -> float:
+    """Measure the time of one call."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
-class CupyBackend:
-    """The GPU."""
+class Backend(NamedTuple):
+    """What runs the kernels, here the CPU.
 
-    name = "cupy"
+    Attributes:
+        name: of the kernels.
+        to_device: makes an array there.
+        copy: copies an array to another.
+        seconds: measures the time of one call.
+        hardware: describes it.
+    """
 
-    def __init__(self) -> None:
-        import cupy
+    name: str = "numba"
+    to_device: Callable[[Array], Array] = np.array
+    copy: Callable[[Array, Array], None] = parallel_copy
+    seconds: Callable[[Callable[[], object]], float] = seconds_of
+    hardware: Callable[[], JsonObject] = processor
 
-        self.cupy, self.to_device = cupy, cupy.asarray
 
-    def copy(self, source: Array, target: Array) -> None:
-        """Copy on the device."""
-        self.cupy.copyto(target, source)
+def gpu_backend(cupy: ModuleType) -> Backend:
+    """Return the GPU; its own clock measures a call, including its waits for the host."""
+    cuda = cupy.cuda
 
-    def seconds(self, run: Callable[[], object]) -> float:
-        """Measure one call with the GPU's clock, including its waits for the host."""
-        start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+    def seconds(run: Callable[[], object]) -> float:
+        start, end = cuda.Event(), cuda.Event()
         start.record()
         run()
         end.record()
         end.synchronize()
-        return self.cupy.cuda.get_elapsed_time(start, end) / 1000
+        return cuda.get_elapsed_time(start, end) / 1000
 
-    def hardware(self) -> JsonObject:
-        """Describe the processor and the GPU."""
-        runtime = self.cupy.cuda.runtime
-        gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
+    def hardware() -> JsonObject:
+        gpu = cuda.runtime.getDeviceProperties(cuda.Device().id)
         return processor() | {
             "gpu": gpu["name"].decode(),
             "gpu_memory_gb": round(gpu["totalGlobalMem"] / 1e9, 1),
-            "cuda_driver": runtime.driverGetVersion(),
-            "cuda_runtime": runtime.runtimeGetVersion(),
+            "cuda_driver": cuda.runtime.driverGetVersion(),
+            "cuda_runtime": cuda.runtime.runtimeGetVersion(),
         }
 
+    def copy(source: Array, target: Array) -> None:
+        cupy.copyto(target, source)
 
-Backend = NumbaBackend | CupyBackend
+    return Backend("cupy", cupy.asarray, copy, seconds, hardware)
 
 
 def choose_backend(name: str) -> Backend:
     """Return the backend of a name; "auto" is cupy if it finds a GPU."""
-    if name == "numba":
-        return NumbaBackend()
-    try:
-        import cupy
-
-        found = cupy.cuda.is_available()
-    except ImportError:
-        found = False
-    if name == "cupy" and not found:
+    if name != "numba":
+        with suppress(ImportError):
+            cupy = import_module("cupy")
+            if cupy.cuda.is_available():
+                return gpu_backend(cupy)
+    if name == "cupy":
         raise InputError(
             "--backend cupy: CuPy is not installed or finds no GPU: use --backend numba"
         )
-    return CupyBackend() if found else NumbaBackend()
+    return Backend()
 
 
 class KernelCase(NamedTuple):
@@ -255,18 +253,20 @@ def _result(case: KernelCase, times: list[float], copy: float) -> JsonObject:
 
 def text(result: JsonObject) -> str:
     """Format the result as a table."""
-    lines = [
-        f"{'kernel':<8}{'batch':>8}{'distinct':>10}{'gap':>6}{'ms':>11}{'MB':>9}{'GB/s':>9}"
-        f"{'of copy':>9}{'Gsteps/s':>10}"
+    rows = [
+        [
+            *(str(r.get(name, "")) for name in ("kernel", "batch", "u", "gap")),
+            f"{r['ms']:.3f}",
+            f"{r['bytes'] / 1e6:.2f}",
+            f"{r['gb_per_second']:.2f}",
+            f"{r['share_of_copy']:.1%}",
+            f"{r['element_steps_per_second'] / 1e9:.2f}" if "gap" in r else "",
+        ]
+        for r in result["results"]
     ]
-    for r in result["results"]:
-        steps = r.get("element_steps_per_second")
-        lines.append(
-            f"{r['kernel']:<8}{r.get('batch', ''):>8}{r.get('u', ''):>10}{r.get('gap', ''):>6}"
-            f"{r['ms']:>11.3f}{r['bytes'] / 1e6:>9.2f}{r['gb_per_second']:>9.2f}"
-            f"{r['share_of_copy']:>9.1%}" + (f"{steps / 1e9:>10.2f}" if steps else "")
-        )
-    return "\n".join([*lines, f"{result['backend']} kernels, d = {result['d']}"])
+    head = ("kernel", "batch", "distinct", "gap", "ms", "MB", "GB/s", "of copy", "Gsteps/s")
+    kernels = f"{result['backend']} kernels, d = {result['d']}"
+    return f"{markdown(head, 'lrrrrrrrr', rows)}\n{kernels}"
 
 
-BENCHMARK = Benchmark(about=__doc__, settings=KernelSettings, measure=measure, text=text)
+KERNELS = Benchmark(about=__doc__, settings=KernelSettings, measure=measure, text=text)

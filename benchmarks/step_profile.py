@@ -30,8 +30,8 @@ from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.settings import device_option, option
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark
-from step_parts.trained import Trained, VocabulariesChecked, batch_sizes
+from harness import Benchmark, batch_sizes
+from steps import Trained, VocabulariesChecked
 
 if TYPE_CHECKING:
     from tensorflow.core.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace
@@ -45,35 +45,6 @@ _OPERATION = re.compile(
     r"[^:\s]+:(?!(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$)[A-Za-z_]\w*"
 )
 _COPY = re.compile(r"\[?(?:CUDA )?memcpy ?([HDP])(?:to|2)([HDP])\]?", re.IGNORECASE)
-_SUMS = r"(Sum|Square|Mul|Sub|Neg|Add|AddV2|BroadcastTo|Tanh(Grad)?|Softmax|SelectV2)"
-_BACK = "(gradient_tape/)?"
-FORWARD, BACKWARD = "matrix products, forward", "matrix products, backward"
-ACTIVATION = "bias, ReLU (where not in a product), gradients"
-CATCH_UP, UPDATE = "row kernels: missed steps", "row kernels: sums, clip, Adam"
-ELEMENTWISE = "elementwise and sums: FM, first order, crosses"
-GATHER = "gathers, concatenation, slices"
-ROWS = "tables, without Python: unique, scatter, arithmetic"
-ADAM = "Adam of dense weights (update dense: tables too)"
-CAST, REST = "casts", "rest"
-GROUPS = (
-    FORWARD, BACKWARD, ACTIVATION, CATCH_UP, UPDATE, ELEMENTWISE, GATHER, ROWS, ADAM, CAST, REST,
-)  # fmt: skip
-_RULES = (  # the first that fits; the embedding layer makes the calls that replay missed steps
-    (BACKWARD, r"gradient_tape/.*:(.*MatMul.*|Einsum)"),
-    (FORWARD, r".*:(.*MatMul.*|Einsum)"),
-    (CATCH_UP, r".*:CowClipCatchUp|.*embedding.*:.*PyFunc.*"),
-    (UPDATE, r".*:(CowClipStep|.*PyFunc.*)"),
-    (ACTIVATION, r".*:(_Mkl)?(BiasAdd|BiasAddGrad|Relu|ReluGrad)"),
-    (GATHER, r".*:(_Mkl)?(ResourceGather|GatherV2|ConcatV2|Slice|StridedSlice)"),
-    (ROWS, r".*:(Unique\w*|UnsortedSegment\w*|SegmentSum\w*|(Resource|Tensor)?Scatter\w*)"),
-    (ADAM, r".*:(Resource)?ApplyAdam"),
-    (CAST, r".*:Cast"),
-    # Arithmetic: layers have scopes, CowClip's table updates have none.
-    (ELEMENTWISE, r".*:(_Mkl)?AddN"),  # sums of the gradients that several layers return
-    (ROWS, rf"[^/]*:(_Mkl)?({_SUMS}|ReadVariableOp)|{_BACK}ArithmeticOptimizer/.*:{_SUMS}"),
-    (REST, rf"gradient_tape/[^/]*|{_BACK}(logistic_loss|Adam[^/]*)/.*"),
-    (ELEMENTWISE, rf".*:(_Mkl)?{_SUMS}"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +67,14 @@ class Event(NamedTuple):
     duration: int
 
 
-def group_of(event: str) -> str:
-    """Return the group of an operation's event, one of `GROUPS`.
+def kind_of(event: str) -> str:
+    """Return the type of an operation, and whether it is part of the gradients.
 
-    >>> group_of("gradient_tape/deep_fm/dense/MatMul:_MklMatMul")
-    'matrix products, backward'
-    >>> group_of("deep_fm/fused_embedding/PyFunc:PyFunc")
-    'row kernels: missed steps'
+    >>> kind_of("gradient_tape/deep_fm/dense/MatMul:_MklMatMul"), kind_of("deep_fm/Concat:ConcatV2")
+    ('MatMul, backward', 'ConcatV2')
     """
-    return next((group for group, rule in _RULES if re.fullmatch(rule, event)), REST)
+    scope, _, kind = event.rpartition(":")
+    return kind.removeprefix("_Mkl") + ", backward" * scope.startswith("gradient_tape/")
 
 
 def is_operation(event: Event) -> bool:
@@ -177,7 +147,7 @@ def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> l
 
 
 def summary(space: XSpace, steps: int, ms: float) -> JsonObject:
-    """Return the times per step by group, by name and by GPU, for JSON.
+    """Return the times per step by type, by name and by GPU, for JSON.
 
     An operation within another one on the same thread, as in a Python call, is a part of that one.
     """
@@ -188,10 +158,9 @@ def summary(space: XSpace, steps: int, ms: float) -> JsonObject:
         for line in plane.lines
         for event in outermost(filter(is_operation, _events(plane, line)))
     ]
-    groups = {total["name"]: total for total in totals(host, group_of, steps)}
     gpus = [plane for plane in space.planes if plane.name.startswith("/device:GPU:")]
     return {
-        "groups": [groups[g] for g in GROUPS if g in groups],
+        "kinds": totals(host, kind_of, steps),
         "operations": totals(host, str, steps),
         "gpus": [_gpu(plane, steps, ms) for plane in gpus],
     }
@@ -251,7 +220,7 @@ def text(result: JsonObject) -> str:
         parts += [
             f"{result['update']}, {result['precision']}, {result['vocabulary']:,} ids, batch "
             f"{found['batch']:,}: {profile['steps']} profiled steps of {profile['ms']:.2f} ms",
-            _table("operations", [*profile["groups"], _sum("all", profile["groups"])]),
+            _table("types of operations", [*profile["kinds"], _sum("all", profile["kinds"])]),
             _table("longest operations", profile["operations"][:TOP]),
         ]
         for gpu in profile["gpus"]:
@@ -277,4 +246,4 @@ def _sum(name: str, rows: Sequence[JsonObject]) -> JsonObject:
     return {"name": name} | {key: sum(row[key] for row in rows) for key in ("ms", "calls")}
 
 
-BENCHMARK = Benchmark(about=__doc__, settings=ProfileSettings, measure=measure, text=text)
+PROFILE = Benchmark(about=__doc__, settings=ProfileSettings, measure=measure, text=text)

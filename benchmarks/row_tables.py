@@ -1,4 +1,4 @@
-"""Speed of growing tables on one thread, beside TensorFlow's DenseHashTable; memory of a stream.
+"""Speed of growing tables on one thread, beside TensorFlow's DenseHashTable.
 
 Ids are random 64-bit numbers of 26 fields. These speeds are of ids and row numbers only, without
 embedding rows; "snapshot" says how fast rows are created. They are named by what is done with ids:
@@ -15,16 +15,11 @@ embedding rows; "snapshot" says how fast rows are created. They are named by wha
   Recommenders-Addons, on one thread. `--tfra-python` is the bin/python of an environment of its
   own, made with `pip install tensorflow-recommenders-addons==0.8.1 tensorflow==2.16.2`
 
-"slice" is a call of `expire` in which all of 100,000 rows go. "stream" sends new ids only, of which
-a tenth live at a time; its memory is that of the process, and its pauses are those of a batch of
-`--batch` events of one field and of a slice. CPU seconds are those of the process.
+"slice" is a call of `expire` in which all of 100,000 rows go. CPU seconds are those of the process.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -36,9 +31,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.id_map import zeros
 from cowclip_merlin.tables.initial_rows import RowMemory
@@ -46,7 +39,7 @@ from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
 from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, markdown, output_of
+from harness import Benchmark, answer_of, interpreter, markdown, program
 
 FIELDS, D = 26, 10
 
@@ -60,17 +53,14 @@ class TableSettings(Settings):
     )
     lookups: int = option(1_000_000, "ids that are looked up", at_least=1)
     batch: int = option(4096, "events of a batch", at_least=1)
-    stream: int = option(5_000_000, "new ids of the stream", at_least=1)
     snapshot_rows: int = option(1_000_000, "rows of the snapshot", at_least=1)
-    tfra_python: str | None = option(
-        None, "bin/python of an environment with TensorFlow Recommenders-Addons", metavar="PYTHON"
-    )
+    tfra_python: str | None = interpreter("TensorFlow Recommenders-Addons")
 
     def __post_init__(self) -> None:
         """Check each value, and that there is such an interpreter."""
         super().__post_init__()
-        if self.tfra_python is not None and shutil.which(self.tfra_python) is None:
-            raise InputError(f"--tfra-python {self.tfra_python}: no such program")
+        if self.tfra_python is not None:
+            program("--tfra-python", self.tfra_python)
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
@@ -166,11 +156,7 @@ def tfra_speeds(python: str, size: int, *, batch: int, **arrays: np.ndarray) -> 
     with TemporaryDirectory() as folder:
         file = Path(folder) / "ids.npz"
         np.savez(file, **arrays)
-        program = Path(shutil.which(python)).absolute()
-        command = [program, "-m", "contestants.tfra", file, batch]
-        home, environment = Path(__file__).parents[1], os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        said = output_of("--tfra-python", command, cwd=home, env=environment)
-    found = json.loads(said.splitlines()[-1])
+        found = answer_of("--tfra-python", program("--tfra-python", python), "tfra", file, batch)
     return [{"what": f"tfra {what}", "ids": size} | each for what, each in found.items()]
 
 
@@ -188,38 +174,6 @@ def slices(table: GrowingTable, size: int, ids: np.ndarray) -> JsonObject:
         "slowest_ms": round(max(clock), 2),
         "cpu_ms": round(statistics.median(cpu), 2),
         "slowest_cpu_ms": round(max(cpu), 2),
-    }
-
-
-def stream(settings: TableSettings) -> JsonObject:
-    """New ids without an end: memory and pauses."""
-    n, alive = settings.stream, max(settings.stream // 10, 1)
-    bound = alive + alive // 5 + 10 * settings.batch
-    before, memory = resident_megabytes(), row_memory(bound + 1)
-    table = GrowingTable([FieldRules(ttl=alive)], memory=memory, capacity=bound + 1, max_rows=bound)
-    admits, expires, sizes, most = [], [], [], 0
-    for first in range(0, n, settings.batch):
-        ids = np.arange(first, min(first + settings.batch, n))
-        admits.append(timed(lambda ids=ids: table.admit(ids[:, None], ids)))
-        expires.append(timed(table.expire))
-        most = max(most, table.num_rows)
-        sizes.append(resident_megabytes() - before)
-    settled = sizes[2 * len(sizes) // 10 :]  # from twice the time to live on
-    slowest = {
-        f"slowest_{name}{unit}_ms": round(1e3 * max(t[i] for t in times), 2)
-        for name, times in (("admit", admits), ("expire", expires))
-        for i, unit in enumerate(("", "_cpu"))
-    }
-    return {
-        "what": "stream",
-        "ids": n,
-        "alive": alive,
-        "bound": bound,
-        "most_rows": most,
-        "mb_after_two_ttl": round(settled[0], 1),
-        "most_mb": round(max(settled), 1),
-        **slowest,
-        "ids_per_second": round(n / sum(t[0] for t in admits + expires)),
     }
 
 
@@ -251,9 +205,9 @@ def snapshot(rows: int) -> JsonObject:
 def measure(settings: TableSettings) -> JsonObject:
     """All of it."""
     compile_loops()
-    streamed, saved = stream(settings), snapshot(settings.snapshot_rows)
+    saved = snapshot(settings.snapshot_rows)
     results = [each for size in settings.sizes for each in speeds(size, settings)]
-    return {"what": "growing tables", "results": [*results, streamed, saved]}
+    return {"what": "growing tables", "results": [*results, saved]}
 
 
 def text(result: JsonObject) -> str:
@@ -270,4 +224,4 @@ def text(result: JsonObject) -> str:
     return "\n".join([markdown(head, "lrrr", rows), "", *others])
 
 
-BENCHMARK = Benchmark(about=__doc__, settings=TableSettings, measure=measure, text=text)
+TABLES = Benchmark(about=__doc__, settings=TableSettings, measure=measure, text=text)

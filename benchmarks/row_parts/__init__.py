@@ -1,1 +1,0 @@
-"""Parts of `rows.py`: the kernels, and growing tables."""

@@ -1,1 +1,0 @@
-"""Parts of `serving.py`: its measurements, and what they are made of."""

@@ -1,1 +1,0 @@
-"""Parts of `step.py`: its measurements, and the model that they train."""

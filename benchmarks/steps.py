@@ -1,0 +1,498 @@
+"""Training steps in turn with what they are compared with: growing tables, loaders, probes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cowclip_merlin import choices, compat
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.bench.random_data import (
+    CONTINUOUS,
+    NUM_FIELDS,
+    check_vocabulary_size,
+    criteo_fields,
+    random_model,
+    random_rows,
+)
+from cowclip_merlin.loading import (
+    ColumnArrays,
+    Data,
+    DeviceData,
+    StreamedData,
+    open_columns,
+    steps_per_epoch,
+)
+from cowclip_merlin.loading.streamed_data import min_streaming_bytes
+from cowclip_merlin.scaling import scale
+from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.types import Array, JsonObject, Tensor, Variable
+from harness import Benchmark, batch_sizes, in_turn, layers, prepared, ratios, summary, table
+
+if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.training.steps.batch_form import BatchForm
+    from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.workflows import PreparedData
+
+
+class Case(NamedTuple):
+    """What is timed; "flush" is the update of all rows that `exact` postpones."""
+
+    what: str
+    batch: int
+    vocabulary: int = 0
+
+
+Cases = Mapping[Case, Callable[[], float]]
+"""Case -> a turn, which returns milliseconds or rows per second."""
+
+MILLISECONDS = {
+    "batch": "{batch:,}",
+    "what": "{what}",
+    "ms per step (min to max)": "{median:.1f} ({least:.1f} to {most:.1f})",
+    "ratio": "{ratio:.2f}",
+}
+
+
+def timed(
+    cases: Cases, rounds: int, *, base: Callable[[Case], Case], warm_up: int = 1
+) -> list[JsonObject]:
+    """Measure the cases in turn.
+
+    Args:
+        cases: what is measured.
+        rounds: turns of each that count.
+        base: maps a case to the one that it is compared with, round by round.
+        warm_up: earlier rounds, which do not count.
+
+    Returns:
+        For each case its median, range and rounds, and the median ratio to its base.
+    """
+    found = in_turn(cases, rounds, warm_up=warm_up)
+    return [
+        case._asdict()
+        | summary(values)
+        | {"ratio": statistics.median(ratios(values, found[base(case)])), "rounds": values}
+        for case, values in found.items()
+    ]
+
+
+class VocabulariesChecked(Settings):
+    """Base of settings with ids of all fields together."""
+
+    def __post_init__(self) -> None:
+        """Check each value, and that the fields can share the ids."""
+        super().__post_init__()
+        for name in ("vocabulary", "vocabularies"):
+            given = getattr(self, name, ())
+            check_vocabulary_size(f"--{name}", *(given if isinstance(given, tuple) else (given,)))
+
+
+class Trained:
+    """DeepFM with CowClip and rows on the device, one step per call."""
+
+    def __init__(
+        self,
+        data: DeviceData | BatchForm,
+        fields: Mapping[str, int],
+        update: str,
+        *,
+        batch: int = 8192,
+        backend: str = "auto",
+        precision: str = "float32",
+        **settings: Any,
+    ) -> None:
+        from cowclip_merlin.models.hidden.layers import computing_in
+        from cowclip_merlin.optimizer import CowClip
+        from cowclip_merlin.training.train_step import make_train_step
+
+        with computing_in(precision):
+            self.model: CTRModel = random_model("deepfm", dict(fields), **settings)
+        self.optimizer: CowClip = CowClip.of(
+            replace(scale("criteo", to=batch), warmup_epochs=0),
+            update=update,
+            backend=backend,
+            embeddings=["embeddings"],
+        )
+        self.optimizer.create_state(self.model.trainable_variables)
+        self.data = data
+        self.loss: Variable = compat.tensorflow().Variable(0.0, dtype="float64")
+        self.step = make_train_step(self.model, self.optimizer, data, self.loss)
+
+    def wait(self) -> float:
+        """Wait until the device is done; return the sum of all losses."""
+        return float(self.loss.numpy())
+
+    def flush(self) -> float:
+        """Bring all rows up to date; return the seconds."""
+        started = time.perf_counter()
+        self.optimizer.flush()
+        self.optimizer.iterations.numpy()  # waits for the device
+        return time.perf_counter() - started
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowingSettings(Settings):
+    """What is measured."""
+
+    batches: tuple[int, ...] = batch_sizes(1024, 4096, 16384)
+    known: int = option(1_000_000, "ids in the tables before", at_least=NUM_FIELDS)
+    new_share: float = option(0.08, "share of ids that never occurred", at_least=0, below=1)
+    mlp: tuple[int, ...] = layers()
+    rounds: int = option(9, "rounds that count, after one that does not", at_least=1)
+    steps: int = option(8, "steps in a round", at_least=1)
+
+
+def id_batches(settings: GrowingSettings, batch: int) -> Iterator[Array]:
+    """Make batches of ids, int64 [b, 26]: known ones by a Zipf law, and new ones in order."""
+    rng, shape = np.random.default_rng(1), (batch, NUM_FIELDS)
+    known = next_new = settings.known // NUM_FIELDS
+    while True:
+        ids = rng.zipf(1.2, shape) % known
+        new = rng.random(shape) < settings.new_share
+        ids[new] = next_new + np.arange(np.count_nonzero(new)) // NUM_FIELDS
+        next_new = max(next_new, int(ids.max()) + 1)
+        yield ids
+
+
+def steps_of(settings: GrowingSettings, batch: int) -> Cases:
+    """Return both steps on the same batches, each a function that returns milliseconds a step."""
+    from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.events.features import LogFeatures
+    from cowclip_merlin.online.settings import OnlineSettings
+    from cowclip_merlin.online.training.steps.batch_form import BatchForm
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
+    from cowclip_merlin.training.run_settings import RunSettings
+
+    total = (settings.rounds + 1) * settings.steps
+    known = settings.known // NUM_FIELDS
+    rows = known + total * int(batch * settings.new_share + 10)
+    run = RunSettings(
+        model="deepfm", batch_size=batch, base_batch_size=batch, rule="cowclip", update="lazy",
+        mlp=settings.mlp, seed=1, epochs=1,
+    )  # fmt: skip
+    features = LogFeatures(
+        label="label",
+        time="time",
+        categorical=tuple(CategoricalColumn(name=f"C{i}") for i in range(NUM_FIELDS)),
+        continuous=tuple(ContinuousColumn(name=f"I{i}") for i in range(CONTINUOUS)),
+    )
+    growing = OnlineTrainer(OnlineSettings(run=run, capacity=NUM_FIELDS * (rows + 1)), features)
+    growing.table.admit(np.repeat(np.arange(known)[:, None], NUM_FIELDS, axis=1), 0)
+    fields = {f"C{i}": rows for i in range(NUM_FIELDS)}
+    fixed = Trained(BatchForm(NUM_FIELDS, CONTINUOUS), fields, "lazy", mlp=settings.mlp)
+    rng, times = np.random.default_rng(2), np.zeros(batch, np.int64)
+    numbers = rng.random((batch, CONTINUOUS), np.float32)
+    labels = (rng.random(batch) < 0.3).astype(np.int8)
+    events = [
+        Events(ids=Ids(ids), numbers=numbers, labels=labels, times=times)
+        for ids in islice(id_batches(settings, batch), total)
+    ]
+
+    def train_fixed(each: Events) -> None:
+        labels = each.labels.astype(np.float32)
+        fixed.step((each.ids.values.astype(np.int32), each.numbers, labels))
+
+    def steps(train: Callable[[Events], object]) -> Callable[[], float]:
+        left = iter(events)
+
+        def run_steps() -> float:
+            started = time.perf_counter()
+            for each in islice(left, settings.steps):
+                train(each)
+            return 1e3 * (time.perf_counter() - started) / settings.steps
+
+        return run_steps
+
+    both = {"fixed": train_fixed, "growing": growing.train}
+    return {Case(name, batch): steps(train) for name, train in both.items()}
+
+
+def measure_growing(settings: GrowingSettings) -> JsonObject:
+    """A training step with a growing table, beside the same step with a fixed table.
+
+    DeepFM with 26 fields and `update="lazy"`. Both steps see the same ids: most of them by a Zipf
+    law of 1.2 among `--known` ids of all fields, and a share of ids that never occurred. The fixed
+    table has a row for every id from the start and gets row numbers. The growing one gets 64-bit
+    ids. Its step maps them, and creates rows for the new ones. The two are timed in turn, round by
+    round.
+    """
+    rows = []
+    for batch in settings.batches:
+        cases = steps_of(settings, batch)
+        rows += timed(cases, settings.rounds, base=lambda case: case._replace(what="fixed"))
+    return {"what": "a step with a growing table, milliseconds", "results": rows}
+
+
+GROWING = Benchmark(settings=GrowingSettings, measure=measure_growing, text=MILLISECONDS)
+
+Epochs = Callable[[int], Iterator[int]]
+"""Yields the rows of each batch, or of each call, of an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingSettings(Settings):
+    """What is measured."""
+
+    rows: int = option(1_000_000, "of the generated log", at_least=1)
+    batches: tuple[int, ...] = batch_sizes(1024, 131072)
+    rounds: int = option(5, "turns of each loader", at_least=1)
+    seconds: float = option(2.0, "minimum length of a turn", above=0)
+    work: Path = option(Path("work/loading"), "folder of the prepared log")
+    device: str = device_option()
+
+
+def turn_of(epochs: Epochs, seconds: float) -> Callable[[], float]:
+    """Return a turn that measures rows per second over epochs until the time is up."""
+    numbers = count()
+
+    def turn() -> float:
+        rows, started = 0, time.perf_counter()
+        while True:
+            for size in epochs(next(numbers)):
+                rows += size
+                if (spent := time.perf_counter() - started) > seconds:
+                    return rows / spent
+
+    return turn
+
+
+def ours(data: Data, batch_size: int) -> Epochs:
+    """Return epochs that fetch batches like a training step, one per call, without training."""
+
+    @compat.tensorflow().function(input_signature=[data.signature], autograph=False)
+    def take(batch: PackedBatch) -> Tensor:
+        columns = data.unpack(batch)
+        return columns.ids.values, columns.numbers, columns.labels
+
+    def epoch(number: int) -> Iterator[int]:
+        for batch in data.batches(batch_size, seed=1, epoch=number):
+            yield len(take(batch)[2].numpy())  # waits for the device
+
+    return epoch
+
+
+def merlins(data: PreparedData, batch_size: int) -> Epochs:
+    """Return epochs of Merlin's Loader over the parquet files, with its shuffling."""
+    compat.merlin_models()
+    from merlin.io import Dataset
+    from merlin.models.tf import Loader
+
+    with compat.quiet_merlin():
+        files = Dataset(str(data.path / "train"), engine="parquet", schema=data.schema)
+    loader = Loader(files, batch_size=batch_size, shuffle=True)
+    return lambda _: (len(label.numpy()) for _, label in loader)
+
+
+def training(data: PreparedData, rows: DeviceData, batch_size: int) -> Epochs:
+    """Return epochs of training steps on resident rows, with as many steps per call as training."""
+    from cowclip_merlin.training import RunSettings
+    from cowclip_merlin.training.build import build_model, build_optimizer
+    from cowclip_merlin.training.train_step import (
+        execution_lengths,
+        make_train_function,
+        steps_per_execution,
+    )
+
+    settings = RunSettings(model="deepfm", batch_size=batch_size, base_batch_size=batch_size)
+    values = settings.hyperparameters(data.kind)
+    built = build_model(settings, values, data)
+    optimizer = build_optimizer(settings, values, data, steps=1000)
+    optimizer.create_state(built.trainable_variables)
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
+    train = make_train_function(built, optimizer, rows, loss_sum)
+    steps, most = steps_per_epoch(rows.rows, batch_size), steps_per_execution(batch_size)
+    lengths = [n * batch_size for n in execution_lengths(0, steps, most, [])]
+
+    def epoch(number: int) -> Iterator[int]:
+        for taken in rows.variable_batches(lengths, seed=1, epoch=number):
+            train(taken, batch_size)
+            loss_sum.numpy()  # waits for the device
+            yield len(taken)
+
+    return epoch
+
+
+def loaders_of(
+    data: PreparedData, columns: ColumnArrays, batch: int, settings: LoadingSettings
+) -> Cases:
+    """Return the loaders and the step, each a function that returns rows per second."""
+    resident, size = DeviceData(columns), columns.bytes_per_row
+    memory = max(size * len(columns) // 3, min_streaming_bytes(len(columns), size, batch))
+    epochs = {
+        "resident": ours(resident, batch),
+        "streamed": ours(StreamedData(columns, memory=memory), batch),
+        "merlin": merlins(data, batch),
+        "step": training(data, resident, batch),
+    }
+    return {Case(name, batch): turn_of(each, settings.seconds) for name, each in epochs.items()}
+
+
+def measure_loading(settings: LoadingSettings) -> JsonObject:
+    """Measure rows per second of the loaders and of the training step, in one process.
+
+    A generated Criteo-format log is prepared once in --work. Resident and streamed rows are loaded
+    as by `cowclip train`. Streaming gets memory for a third of the rows, and at least for three
+    batches. Merlin's Loader reads the same folder. The step trains DeepFM with CowClip and dense
+    updates. In every round, each of them has a turn of the same length. Medians and ratios are over
+    the rounds. A turn starts with an epoch, so it includes shuffling and the first chunk.
+    """
+    data = prepared(settings.work, settings.rows, settings.batches)
+    columns = open_columns(data, "train")
+    rows = []
+    for batch in settings.batches:  # one at a time: the device may not hold more
+        cases = loaders_of(data, columns, batch, settings)
+        rows += timed(cases, settings.rounds, base=lambda case: case._replace(what="step"))
+    return {
+        "what": "loaders and the training step, rows per second",
+        "rows": len(columns),
+        "ids": sum(data.tables.values()),
+        "rounds": settings.rounds,
+        "seconds_per_turn": settings.seconds,
+        "bytes_per_row": columns.bytes_per_row,
+        "results": rows,
+    }
+
+
+def loading_text(result: JsonObject) -> str:
+    """Format the result as Markdown, with the memory of the rows."""
+    columns = {
+        "batch": "{batch:,}",
+        "what": "{what}",
+        "rows/s (min to max)": "{median:,.0f} ({least:,.0f} to {most:,.0f})",
+        "times the step": "{ratio:.1f}",
+    }
+    size = result["bytes_per_row"]
+    memory = f"{size} bytes per row; 41.3 million rows would be {41.3e6 * size / 1e9:.1f} GB"
+    return f"{table(columns, result['results'])}\n{memory}"
+
+
+LOADING = Benchmark(settings=LoadingSettings, measure=measure_loading, text=loading_text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticsSettings(VocabulariesChecked):
+    """What is measured."""
+
+    batches: tuple[int, ...] = batch_sizes(1024, 16384)
+    update: str = option("exact", "update of the tables", choices=choices.UPDATES)
+    every: int = option(100, "steps between probes, and of a turn", at_least=1)
+    vocabulary: int = option(300_000, "ids of all fields together")
+    mlp: tuple[int, ...] = layers()
+    rounds: int = option(15, "turns of each batch size, with and without a probe", at_least=1)
+    device: str = device_option()
+
+
+class Recorded:
+    """A model in training, with a recorder that writes into a folder."""
+
+    def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
+        from cowclip_merlin.diagnostics.probe import make_probe
+        from cowclip_merlin.diagnostics.recorder import Recorder
+        from cowclip_merlin.diagnostics.row_norms import compute_deciles
+        from cowclip_merlin.training.run_logs import TensorBoard
+
+        fields = criteo_fields(settings.vocabulary)
+        self._batch, self._done, self._every = batch, 0, settings.every
+        rows = random_rows(max(4 * batch, 65536), fields)
+        self._order = np.random.default_rng(0).permutation(len(rows))
+        data, update = DeviceData(rows), settings.update
+        run = self._run = Trained(data, fields, update, batch=batch, mlp=settings.mlp)
+        counts = [np.bincount(ids, minlength=n) for ids, n in zip(rows.ids.T, fields.values())]
+        self._recorder = Recorder(
+            make_probe(run.model, run.optimizer, run.data),
+            compute_deciles(counts, rows=len(rows), batch_size=batch),
+            every=settings.every,
+            rates=lambda: (1e-4, 1e-3),
+            wait=run.wait,
+            folder=folder,
+        )
+        self._recorder.open(0, TensorBoard(folder))
+
+    def turn(self) -> float:
+        """Train as many steps as lie between two probes; return the seconds."""
+        started = time.perf_counter()
+        for _ in range(self._every):
+            self._run.step(self._next())
+            self._done += 1
+        self._run.wait()
+        return time.perf_counter() - started
+
+    def probe(self) -> float:
+        """Run and write a probe; return the seconds."""
+        started = time.perf_counter()
+        # The recorder runs at multiples of its interval.
+        self._recorder.before_step(
+            self._next(), step=self._done, epoch=1, rows=self._done * self._batch
+        )
+        return time.perf_counter() - started
+
+    def _next(self) -> Tensor:
+        first = self._done * self._batch % (len(self._order) - self._batch + 1)
+        return compat.tensorflow().constant(self._order[first : first + self._batch])
+
+
+def measure_diagnostics(settings: DiagnosticsSettings) -> JsonObject:
+    """Measure the cost of the diagnostics: training steps with and without them, in turn.
+
+    It trains a DeepFM with embeddings of 10 on random rows with power-law ids, as `cowclip bench`.
+    A turn has --every steps. With diagnostics, a probe runs before one of them and writes its
+    numbers to a CSV file and to TensorBoard. Turns with and without a probe alternate in one
+    process, and each comes first in every second round. The cost is the median over the rounds of
+    their ratio, minus 1.
+
+    On a shared machine, this ratio varies by more than the cost. So the probe is also timed alone.
+    "cost by probes" is the median time of a probe, relative to --every steps. Both exclude the
+    compilation of the probe, once per run.
+    """
+    rows = [_cost(settings, batch) for batch in settings.batches]
+    return {"what": "cost of diagnostics in training", **asdict(settings), "results": rows}
+
+
+def _cost(settings: DiagnosticsSettings, batch: int) -> JsonObject:
+    plain, watched, probes = [], [], []
+    with TemporaryDirectory() as folder:
+        run = Recorded(settings, batch, Path(folder))
+        run.turn(), run.probe()  # they compile
+        for number in range(settings.rounds):
+            for with_probe in (True, False) if number % 2 else (False, True):
+                probe = run.probe() if with_probe else 0.0
+                (watched if with_probe else plain).append(probe + run.turn())
+                probes += [probe] if with_probe else []
+    costs = [ratio - 1 for ratio in ratios(watched, plain)]
+    turn, probe = statistics.median(plain), statistics.median(probes)
+    return {
+        "batch": batch,
+        **summary(costs),
+        "ms_per_step": 1e3 * turn / settings.every,
+        "ms_per_probe": 1e3 * probe,
+        "cost_of_probes": probe / turn,
+        "plain": plain,
+        "watched": watched,
+        "probes": probes,
+    }
+
+
+DIAGNOSTICS = Benchmark(
+    settings=DiagnosticsSettings,
+    measure=measure_diagnostics,
+    text={
+        "batch": "{batch:,}",
+        "cost (min to max)": "{median:.1%} ({least:.1%} to {most:.1%})",
+        "ms per step": "{ms_per_step:.1f}",
+        "ms per probe": "{ms_per_probe:.1f}",
+        "cost by probes": "{cost_of_probes:.2%}",
+    },
+)
