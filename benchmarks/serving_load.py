@@ -32,6 +32,7 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.run_config import online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.publisher import Publisher
@@ -126,7 +127,7 @@ class SyncedModel:
     def _write_run(self) -> None:
         run = self._folder / "run"
         arrays = {f"trainer.{name}": x for name, x in self._trainer.state().items()}
-        save_snapshot(run / "snapshots", 1, arrays, {})
+        save_snapshot(run / "snapshots", 1, arrays, noted(self._features))
         write_json(run / "config.json", online_config(self._trainer.settings, self._features))
         self._generation, self._publisher = 0, None
         self.begin()
