@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_unique
-from cowclip_merlin.cli.options.commands import CommandParser
+from cowclip_merlin.cli.command import CommandParser
 from cowclip_merlin.errors import InputError, error_message, with_options
 from cowclip_merlin.settings import add_options, option, options_of, settings_from
 from cowclip_merlin.system.files import check_writable, write_json

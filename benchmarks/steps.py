@@ -399,9 +399,8 @@ class Recorded:
     """A model in training, with a recorder that writes into a folder."""
 
     def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
-        from cowclip_merlin.diagnostics.probe import make_probe
-        from cowclip_merlin.diagnostics.recorder import Recorder
-        from cowclip_merlin.diagnostics.row_norms import compute_deciles
+        from cowclip_merlin.contrib.diagnostics.probe import make_probe
+        from cowclip_merlin.contrib.diagnostics.record import Recorder, compute_deciles
         from cowclip_merlin.training.run_logs import TensorBoard
 
         fields = criteo_fields(settings.vocabulary)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cowclip_merlin import __version__
 from cowclip_merlin.addresses import is_address
-from cowclip_merlin.cli.options.commands import CommandParser, add_commands, complete_all
+from cowclip_merlin.cli.command import CommandParser, add_commands, complete_all
 from cowclip_merlin.errors import (
     ERROR,
     LOST_ANOTHER,
@@ -29,23 +29,23 @@ from cowclip_merlin.errors import (
 )
 from cowclip_merlin.system.signals import exit_on_sigterm
 
-COMMANDS = (
-    "generate",
-    "prepare",
-    "train",
-    "evaluate",
-    "score",
-    "export",
-    "online",
-    "scale",
-    "bench",
-    "experiment",
-    "sweep",
-    "tune",
-    "inspect",
-    "report",
-)
-
+COMMANDS: Mapping[str, str] = {
+    "generate": "data:GENERATE",
+    "prepare": "data:PREPARE",
+    "train": "train:TRAIN",
+    "evaluate": "scoring:EVALUATE",
+    "score": "scoring:SCORE",
+    "export": "scoring:EXPORT",
+    "online": "online:ONLINE",
+    "scale": "bench:SCALE",
+    "bench": "bench:BENCH",
+    "experiment": "experiment",
+    "sweep": "sweep",
+    "tune": "tune",
+    "inspect": "scoring:INSPECT",
+    "report": "report",
+}
+"""Command -> its module, and the name of its `Command` there."""
 
 _WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score", "tune", "online replay")
 _ON_THIS_MACHINE: Mapping[str, str] = {

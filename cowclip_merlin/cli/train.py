@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
+from cowclip_merlin.addresses import path_of
+from cowclip_merlin.cli.command import Command, CommandParser
 from cowclip_merlin.cli.options.model_options import (
     HIDDEN,
     LAYERS,
@@ -19,38 +22,19 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
-from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher.call import LaunchSettings
-from cowclip_merlin.recipe import AUTO, MODEL, choose
-from cowclip_merlin.settings import add_options, values_from
+from cowclip_merlin.recipe import AUTO, HELD_OUT, MODEL, choose
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.settings import add_options, values_from, words_of
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
-    from cowclip_merlin.cli.options.commands import CommandParser
     from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
 
-HELP = "train a model on a prepared folder"
-EXAMPLES = """examples:
-  cowclip train DATA --out RUN
-  cowclip train DATA --out RUN --model deepfm --batch-size 65536
-  cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
-  cowclip train DATA --out RUN --resume
-  cowclip train DATA --out RUN4 --settings TUNED/settings.yaml --seed 2
-  cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
-  cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
-      --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
-  cowclip train DATA --out RUN4 --model deepfm --batch-size 65536 --validation-fraction 0.1 \\
-      --early-stopping 1
-  cowclip train NEXT --out RUN2 --from RUN
-  cowclip train DATA --out RUN5 --model deepfm --batch-size 65536 --multi-task mmoe --experts 8
 
-The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
-batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops."""
-
-
-def add_arguments(parser: CommandParser) -> None:
+def add_train_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip train`, those that matter most first."""
     by_rows = "{}; for your own table by its rows"
     of_data: dict[str, dict[str, Any]] = {
@@ -98,6 +82,67 @@ def add_arguments(parser: CommandParser) -> None:
     add_options(group("workers"), LaunchSettings)
 
 
+def add_settings_option(parser: CommandParser, group: argparse._ActionsContainer) -> None:
+    """Add the option to a `CommandParser`, which also takes over the settings of a run.
+
+    Args:
+        parser: of a command whose options have the names of the file's keys.
+        group: of the parser, for the option.
+    """
+    text = "YAML file of settings, as cowclip tune writes it; options given here replace them"
+    group.add_argument("--settings", metavar="FILE", help=text)
+    parser.before_parsing = partial(_use_known, parser)
+
+
+def _use_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Make the values of the run and the file the defaults of the other options.
+
+    Raises:
+        InputError: if the file or the run is wrong.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--settings", "--from", "--out"):
+        first.add_argument(name, nargs="?")
+    first.add_argument("--resume", action="store_true")
+    given = vars(first.parse_known_args(words)[0])
+    values: dict[str, Any] = {}
+    if given["from"] or given["resume"]:
+        values = _of_run(given)
+    if (path := given["settings"]) is not None:
+        values |= _of_file(path)
+    if not values:
+        return
+    options = dict(values)
+    if "mlp" in options:
+        options["mlp"] = ",".join(map(str, options["mlp"]))
+    parser.set_defaults(**options, settings_of_file=values)
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    if not path:
+        raise InputError("settings is empty; give a value, or set the shell variable")
+    from cowclip_merlin.experiments.tuning.settings_file import read_settings
+
+    return dict(read_settings(path_of(path)))
+
+
+def _of_run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the run to go on from, or of a resumed one its own."""
+    from cowclip_merlin.training.run_config import RunConfig, local_run
+    from cowclip_merlin.training.starting.going_on import settings_to_go_on
+
+    if not given["resume"]:
+        values = settings_to_go_on(given["from"]).as_dict()
+        for name in HELD_OUT:  # of the new data, as without `--from`
+            del values[name]
+    else:
+        try:
+            values = RunConfig.load(local_run(given["out"] or "")).settings.as_dict()
+        except InputError:  # `train` tells what is wrong, also to the other workers
+            return {}
+    return values.pop("overrides") | values
+
+
 def settings_from_args(args: argparse.Namespace, data: PreparedData | None = None) -> RunSettings:
     """Build the run's settings from the arguments, and print what was chosen.
 
@@ -141,17 +186,14 @@ def train_command(settings: RunSettings) -> str:
     """
     usual = RunSettings(model=choices.MODELS[0], batch_size=1).as_dict()
     usual |= {"model": "", "batch_size": 0, "update": ""}
-    words = ["cowclip", "train", "DATA", "--out", "RUN"]
     given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
     unused = settings.unused_overrides()
     used = {k: v for k, v in settings.overrides.items() if k not in unused}
-    for name, value in {**given, **used}.items():
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        words += [f"--{name.replace('_', '-')}"] + ([text] if value is not True else [])
-    return shlex.join(words)
+    words = words_of(RunSettings, given) + words_of(Hyperparameters, used)
+    return shlex.join(["cowclip", "train", "DATA", "--out", "RUN", *words])
 
 
-def run(args: argparse.Namespace) -> int:
+def run_train(args: argparse.Namespace) -> int:
     """Train; return 128 + the signal's number after a signal, as shells do.
 
     Raises:
@@ -214,3 +256,26 @@ def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
         return f"{split} {words} after {when}"
     auc, loss = (float(kept[f"{split}_{name}"]) for name in ("auc", "log_loss"))
     return f"{split} AUC {auc:.5f}, log loss {loss:.5f} after {when}"
+
+
+TRAIN = Command(
+    help="train a model on a prepared folder",
+    settings=add_train_options,
+    run=run_train,
+    examples="""examples:
+  cowclip train DATA --out RUN
+  cowclip train DATA --out RUN --model deepfm --batch-size 65536
+  cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
+  cowclip train DATA --out RUN --resume
+  cowclip train DATA --out RUN4 --settings TUNED/settings.yaml --seed 2
+  cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
+  cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
+      --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
+  cowclip train DATA --out RUN4 --model deepfm --batch-size 65536 --validation-fraction 0.1 \\
+      --early-stopping 1
+  cowclip train NEXT --out RUN2 --from RUN
+  cowclip train DATA --out RUN5 --model deepfm --batch-size 65536 --multi-task mmoe --experts 8
+
+The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
+batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops.""",
+)

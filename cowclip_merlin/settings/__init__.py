@@ -10,11 +10,13 @@ from cowclip_merlin.settings.fields import (
     add_options,
     device_option,
     option,
+    option_of,
     options_of,
     parse_integers,
     parse_names,
     settings_from,
     values_from,
+    words_of,
 )
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "add_options",
     "device_option",
     "option",
+    "option_of",
     "options_of",
     "parse_integers",
     "parse_names",
     "settings_from",
     "values_from",
+    "words_of",
 ]

@@ -182,6 +182,18 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def option_of(settings: type, name: str, **changes: Any) -> Any:
+    """Define a field like one of other settings.
+
+    Args:
+        settings: class with the field.
+        name: of the field.
+        changes: attributes of its `Option` that differ.
+    """
+    given = replace(options_of(settings)[name], name="", annotation="", **changes)
+    return field(default=given.default, metadata={"option": given})
+
+
 def device_option() -> Any:
     """Define the field of the device to compute on."""
     shown = "auto, a GPU if there is one"
@@ -344,6 +356,33 @@ def settings_from(args: argparse.Namespace, settings: type[Made], **others: Any)
         InputError: if a value is wrong.
     """
     return settings(**(values_from(args, settings) | others))
+
+
+def words_of(settings: type, values: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command line that give values to fields.
+
+    Args:
+        settings: class with the fields.
+        values: field -> its value.
+
+    >>> @dataclass(frozen=True)
+    ... class Example(Settings):
+    ...     mlp: tuple[int, ...] = option((8, 4), "widths")
+    ...     batch_norm: bool = option(False, "whether to normalize")
+    >>> words_of(Example, {"mlp": (9, 8), "batch_norm": True})
+    ['--mlp', '9,8', '--batch-norm']
+    """
+    known, words = options_of(settings), []
+    for name, value in values.items():
+        given = known[name]
+        if given.of == "bool":
+            off = [f"--no-{given.option.removeprefix('--')}"] if given.negatable else []
+            words += [given.option] if value else off
+        elif given.nargs:
+            words += [given.option, *map(str, value)]
+        else:
+            words += [given.option, ",".join(map(str, value)) if given.many else str(value)]
+    return words
 
 
 def _value(given: Option, value: Any) -> Any:

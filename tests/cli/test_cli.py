@@ -75,7 +75,7 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     def broken(*_, **__):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", broken)
+    monkeypatch.setattr("cowclip_merlin.cli.bench.scale", broken)
     assert main(["scale", "--to", "2048"]) == 1
     assert "boom" in capsys.readouterr().err
 
@@ -110,7 +110,7 @@ def test_what_the_machine_lacks_is_one_line(monkeypatch, capsys, error, words):
     def lacking(*_, **__):
         raise error
 
-    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", lacking)
+    monkeypatch.setattr("cowclip_merlin.cli.bench.scale", lacking)
     assert main(["scale", "--to", "2048"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"cowclip: error: {words}") and len(said.splitlines()) == 1
@@ -120,7 +120,7 @@ def test_a_missing_module_of_ours_is_a_fault_of_ours(monkeypatch, capsys):
     def lacking(*_, **__):
         raise ModuleNotFoundError("no", name="cowclip_merlin.nothing")
 
-    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", lacking)
+    monkeypatch.setattr("cowclip_merlin.cli.bench.scale", lacking)
     assert main(["scale", "--to", "2048"]) == 1
     assert "bug in cowclip" in capsys.readouterr().err
 
@@ -134,7 +134,7 @@ def test_sigterm_unwinds_and_the_handler_of_before_is_back(monkeypatch):
         finally:
             left.append("cleaned up")
 
-    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", ended)
+    monkeypatch.setattr("cowclip_merlin.cli.bench.scale", ended)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end:
         main(["scale", "--to", "2048"])

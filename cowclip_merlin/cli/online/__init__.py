@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
-from cowclip_merlin.cli.options.commands import CommandParser, add_commands
+from cowclip_merlin.cli.command import Command, CommandParser, add_commands
 
-HELP = "train on an event log or stream with growing embedding tables, and serve the model"
-EXAMPLES = """examples:
-  cowclip online demo
-  cowclip online train --help"""
+COMMANDS: Mapping[str, str] = {
+    "replay": "replay",
+    "produce": "produce",
+    "join": "join",
+    "train": "stream:TRAIN",
+    "rollback": "stream:ROLLBACK",
+    "serve": "stream:SERVE",
+    "demo": "demo",
+}
+"""Command -> its module, and the name of its `Command` there."""
 
-COMMANDS = ("replay", "produce", "join", "train", "rollback", "serve", "demo")
 
-
-def add_arguments(parser: CommandParser) -> None:
+def add_online_commands(parser: CommandParser) -> None:
     """Add a parser for each command in `COMMANDS`."""
     add_commands(parser, __name__, COMMANDS, what="online_command", run="run_online")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_online(args: argparse.Namespace) -> int | None:
     """Run one command and return its exit code."""
     return args.run_online(args)
+
+
+ONLINE = Command(
+    help="train on an event log or stream with growing embedding tables, and serve the model",
+    settings=add_online_commands,
+    run=run_online,
+    examples="""examples:
+  cowclip online demo
+  cowclip online train --help""",
+)

@@ -1,0 +1,161 @@
+"""What a command is, its parser, and what several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import add_options, option, settings_from
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that prints errors in one line, without the usage.
+
+    Attributes:
+        add_arguments: adds the arguments when they are first needed, since those of all commands
+            take a while; None: they are there.
+        before_parsing: gets the arguments of a command first; None: nothing does.
+    """
+
+    add_arguments: Callable[[], None] | None = None
+    before_parsing: Callable[[Sequence[str]], None] | None = None
+
+    def complete(self) -> None:
+        """Add the arguments now."""
+        add, self.add_arguments = self.add_arguments, None
+        if add:
+            add()
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments, after a command has looked at them."""
+        self.complete()
+        if self.before_parsing:
+            self.before_parsing(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command: its texts, its options, and what it does.
+
+    Attributes:
+        help: one line.
+        settings: class of settings whose fields are the options; or a function that adds
+            arguments to a `CommandParser`, where they are of several classes.
+        run: does it, with settings of that class, or with the parsed arguments; it may return an
+            exit code.
+        examples: the end of the help.
+    """
+
+    help: str
+    settings: type | Callable[[Any], None]
+    run: Callable[[Any], int | None]
+    examples: str | None = None
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options to the command's parser."""
+        if isinstance(self.settings, type):
+            add_options(parser, self.settings)
+        else:
+            self.settings(parser)
+
+    def __call__(self, args: argparse.Namespace) -> int | None:
+        """Run the command, and return its exit code."""
+        if isinstance(self.settings, type):
+            return self.run(settings_from(args, self.settings))
+        return self.run(args)
+
+
+def complete_all(parser: CommandParser) -> None:
+    """Add the arguments of a parser and of all its commands now."""
+    parser.complete()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                complete_all(each)
+
+
+def add_commands(
+    parser: CommandParser, package: str, commands: Mapping[str, str], *, what: str, run: str
+) -> None:
+    """Add a parser for each command.
+
+    Args:
+        parser: that gets the commands.
+        package: of their modules.
+        commands: name of the command -> its module, and the name of its `Command` there. A module
+            alone has `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(args)`.
+        what: attribute of the parsed arguments that takes the command's name.
+        run: attribute that takes the function to call.
+    """
+    options: dict[str, Any] = {"dest": what, "required": True, "metavar": "COMMAND"}
+    added = parser.add_subparsers(**options, help="what to do")
+    for name, place in commands.items():
+        command = _find(package, place)
+        sub = added.add_parser(
+            name,
+            help=command.help,
+            description=command.help,
+            epilog=command.examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_arguments = partial(_add_arguments, sub, command, run)
+
+
+def _find(package: str, place: str) -> Command:
+    module, _, name = place.partition(":")
+    found = importlib.import_module(f"{package}.{module}")
+    if name:
+        return getattr(found, name)
+    add, run = found.add_arguments, found.run
+    return Command(help=found.HELP, examples=found.EXAMPLES, settings=add, run=run)
+
+
+def _add_arguments(parser: CommandParser, command: Command, run: str) -> None:
+    command.add_arguments(parser)
+    parser.set_defaults(**{run: command})
+
+
+def overwrite_option(what: str) -> Any:
+    """Define the field of the switch that replaces a file or more."""
+    return option(False, f"replace {what}")
+
+
+def check_overwrite_used(given: Any, name: str) -> None:
+    """Refuse `--overwrite` without the option that names what the command writes.
+
+    Args:
+        given: the command's settings or arguments.
+        name: of this option, such as "json".
+
+    Raises:
+        InputError: if only `--overwrite` is given.
+    """
+    if given.overwrite and not getattr(given, name):
+        words = f"remove it, or add --{name}"
+        raise InputError(f"--overwrite has no effect without --{name}; {words}")
+
+
+def print_served_epoch(*runs: str | Path | None) -> None:
+    """Print for each run with early stopping which epoch it serves.
+
+    Raises:
+        InputError: if a run is damaged.
+    """
+    from cowclip_merlin.training.stopping.early_stopping import served_epoch
+
+    for run in filter(None, runs):
+        if words := served_epoch(run):
+            print(f"{run}: {words}")
