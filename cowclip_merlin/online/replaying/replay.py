@@ -162,7 +162,7 @@ class Replay:
 
     Args:
         trainer: a new one.
-        reader: makes a reader of the log that skips so many events.
+        log_events: the log in pieces, read once from its start.
         settings: of the replay.
         folder: for predictions and snapshots.
         log: for the lines that the user sees.
@@ -176,7 +176,7 @@ class Replay:
     def __init__(
         self,
         trainer: OnlineTrainer,
-        reader: Callable[[int], BatchReader],
+        log_events: Iterable[Events],
         settings: ReplaySettings,
         folder: Path,
         log: logging.Logger,
@@ -184,7 +184,7 @@ class Replay:
     ) -> None:
         self._start = start
         self.trainer, self.settings, self.log = trainer, settings, log
-        self._make_reader, self._snapshots = reader, folder / "snapshots"
+        self._log_events, self._snapshots = log_events, folder / "snapshots"
         self._copies = {
             name: ServingCopy(trainer, every)
             for name, every in zip(settings.sync, settings.intervals, strict=True)
@@ -241,7 +241,8 @@ class Replay:
             InputError: the log ends before the first event is scored.
             Stopped: after SIGINT or SIGTERM; a snapshot is written first.
         """
-        reader = self._make_reader(self.trained)
+        size = self.trainer.settings.run.batch_size
+        reader = BatchReader(self._log_events, size, skip=self.trained)
         self._days = DayReport(self.predictions, self.settings.sync, self.log)
         if self._online_from is None:
             first = reader.first_time()

@@ -14,7 +14,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import LogFeatures, load_features
 from cowclip_merlin.online.replaying import replay_results
-from cowclip_merlin.online.replaying.replay import BatchReader, Replay
+from cowclip_merlin.online.replaying.replay import Replay
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
@@ -67,50 +67,33 @@ def replay_log(
         InputError: an input is wrong; the error names it in one line.
         Stopped: after SIGINT or SIGTERM; a snapshot is written first.
     """
-    with output_folder(out, CONFIG, resume=resume, what="replay") as folder:
-        return _replay_in(
-            files, features, settings, replay, start, resume, max_bad_fraction, folder
-        )
-
-
-def _replay_in(
-    files: Sequence[str | FilePath],
-    features: str | FilePath | LogFeatures,
-    settings: OnlineSettings,
-    replay: ReplaySettings,
-    start: Start | None,
-    resume: bool,
-    max_bad_fraction: float,
-    out: Path,
-) -> list[Row]:
-    """Replay in a folder of this machine."""
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     remedy = "name one in the features file, or train on a stream"
     refuse_several("a replay", columns.targets, remedy)
-    config = _config(files, columns, settings, replay, start)
-    source = EventLog(
-        files, columns, max_bad_fraction=max_bad_fraction, quarantine=out / "damaged.tsv"
-    )
-    _check_folder(out, config, resume)
-    set_up_tensorflow(settings.run.seed, "cpu")
-    created = not out.exists()
-    with lock_folder(out, "another process writes a replay there; use another `out`"):
-        _check_folder(out, config, resume)  # again: another process may have worked since
-        try:
-            with run_logger(out / "replay.log") as log:
-                work = _new_replay(
-                    source, OnlineTrainer(settings, columns), replay, out, log, start
-                )
-                write_json(out / CONFIG, config)
-                work.resume()
-                # The log is read from its start again, with its damaged rows.
-                source.quarantine.unlink(missing_ok=True)
-                work.run()
-                return _write_results(work, source, replay, out, log)
-        except BaseException:
-            if not has_snapshot(out):
-                _forget(out, created)
-            raise
+    with output_folder(out, CONFIG, resume=resume, what="replay") as folder:
+        config = _config(files, columns, settings, replay, start)
+        source = EventLog(
+            files, columns, max_bad_fraction=max_bad_fraction, quarantine=folder / "damaged.tsv"
+        )
+        _check_folder(folder, config, resume)
+        set_up_tensorflow(settings.run.seed, "cpu")
+        created = not folder.exists()
+        with lock_folder(folder, "another process writes a replay there; use another `out`"):
+            _check_folder(folder, config, resume)  # again: another process may have worked since
+            try:
+                with run_logger(folder / "replay.log") as log:
+                    trainer = OnlineTrainer(settings, columns)
+                    work = _new_replay(source, trainer, replay, folder, log, start)
+                    write_json(folder / CONFIG, config)
+                    work.resume()
+                    # The log is read from its start again, with its damaged rows.
+                    source.quarantine.unlink(missing_ok=True)
+                    work.run()
+                    return _write_results(work, source, replay, folder, log)
+            except BaseException:
+                if not has_snapshot(folder):
+                    _forget(folder, created)
+                raise
 
 
 def has_snapshot(out: Path) -> bool:
@@ -183,14 +166,10 @@ def _new_replay(
         run.effective_clip,
         trainer.optimizer.backend,
     )
-
-    def reader(skip: int) -> BatchReader:
-        return BatchReader(source, run.batch_size, skip=skip)
-
     # A snapshot holds what the run gave.
     needed = start is not None and not has_snapshot(out)
     apply = OfflineStart(*start, trainer).apply if needed else None
-    return Replay(trainer, reader, replay, out, log, apply)
+    return Replay(trainer, source, replay, out, log, apply)
 
 
 def _write_results(

@@ -91,8 +91,59 @@ def with_weight(columns: Mapping[str, Array]) -> dict[str, Array]:
     return {name: column[columns[WEIGHT] > 0] for name, column in columns.items()}
 
 
+Row = dict[str, Any]
+
 DAY = 86_400
 """Seconds."""
+
+PERIODS = {"day": DAY, "hour": 3_600}
+"""Seconds of the periods of the tables over time."""
+
+_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
+
+
+def total_rows(predictions: Mapping[str, Array], sync: Sequence[str]) -> list[Row]:
+    """Score each copy on all events, by their weights; `auc` is "" if all labels are equal.
+
+    Args:
+        predictions: labels, times, the scores of each copy, and weights if events have some.
+        sync: names of the copies.
+    """
+    return [{"sync": name} | _scores(predictions, name) for name in sync]
+
+
+def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: str) -> list[Row]:
+    """Score each copy in each day or hour of event time (UTC) that has events.
+
+    `auc` is "" where all labels are equal.
+
+    Args:
+        predictions: as for `total_rows`, in time order.
+        sync: names of the copies.
+        period: one of `PERIODS`.
+    """
+    numbers = predictions[TIME] // PERIODS[period]
+    found, first = np.unique(numbers, return_index=True)
+    ends = [*first[1:].tolist(), len(numbers)]
+    rows = []
+    for number, start, end in zip(found.tolist(), first.tolist(), ends):
+        when = datetime.fromtimestamp(number * PERIODS[period], tz=timezone.utc)
+        for name in sync:
+            scores = _scores(predictions, name, slice(start, end))
+            rows.append({period: when.strftime(_FORMATS[period]), "sync": name} | scores)
+    return rows
+
+
+def _scores(predictions: Mapping[str, Array], name: str, part: slice = slice(None)) -> Row:
+    found = {column: x[part] for column, x in predictions.items()}
+    counted = with_weight(found)
+    labels, scores, weights = counted[LABEL], counted[name], counted.get(WEIGHT)
+    both = 0 < int(labels.sum()) < len(labels)
+    return {
+        "auc": metrics.roc_auc(labels, scores, sample_weight=weights) if both else "",
+        "log_loss": metrics.log_loss(labels, scores, sample_weight=weights) if len(labels) else "",
+        "rows": len(found[LABEL]),
+    }
 
 
 class DayReport:
@@ -146,58 +197,6 @@ class DayReport:
             words = ", ".join(f"{row['sync']} {100 * row['auc']:.2f}" for row in copies)
         line = "%s: %s rows, %s ids in the table; AUC %%: %s"
         self._log.info(line, copies[0]["day"], f"{copies[0]['rows']:,}", f"{ids:,}", words)
-
-
-Row = dict[str, Any]
-
-PERIODS = {"day": 86_400, "hour": 3_600}
-"""Seconds of the periods of the tables over time."""
-
-_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
-
-
-def total_rows(predictions: Mapping[str, Array], sync: Sequence[str]) -> list[Row]:
-    """Score each copy on all events, by their weights; `auc` is "" if all labels are equal.
-
-    Args:
-        predictions: labels, times, the scores of each copy, and weights if events have some.
-        sync: names of the copies.
-    """
-    return [{"sync": name} | _scores(predictions, name) for name in sync]
-
-
-def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: str) -> list[Row]:
-    """Score each copy in each day or hour of event time (UTC) that has events.
-
-    `auc` is "" where all labels are equal.
-
-    Args:
-        predictions: as for `total_rows`, in time order.
-        sync: names of the copies.
-        period: one of `PERIODS`.
-    """
-    numbers = predictions[TIME] // PERIODS[period]
-    found, first = np.unique(numbers, return_index=True)
-    ends = [*first[1:].tolist(), len(numbers)]
-    rows = []
-    for number, start, end in zip(found.tolist(), first.tolist(), ends):
-        when = datetime.fromtimestamp(number * PERIODS[period], tz=timezone.utc)
-        for name in sync:
-            scores = _scores(predictions, name, slice(start, end))
-            rows.append({period: when.strftime(_FORMATS[period]), "sync": name} | scores)
-    return rows
-
-
-def _scores(predictions: Mapping[str, Array], name: str, part: slice = slice(None)) -> Row:
-    found = {column: x[part] for column, x in predictions.items()}
-    counted = with_weight(found)
-    labels, scores, weights = counted[LABEL], counted[name], counted.get(WEIGHT)
-    both = 0 < int(labels.sum()) < len(labels)
-    return {
-        "auc": metrics.roc_auc(labels, scores, sample_weight=weights) if both else "",
-        "log_loss": metrics.log_loss(labels, scores, sample_weight=weights) if len(labels) else "",
-        "rows": len(found[LABEL]),
-    }
 
 
 def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) -> None:

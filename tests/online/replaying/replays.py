@@ -3,7 +3,7 @@
 import logging
 
 from cowclip_merlin.online import ReplaySettings
-from cowclip_merlin.online.replaying.replay import BatchReader, Replay
+from cowclip_merlin.online.replaying.replay import Replay
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 SYNC = ("never", "1d", "5h", "30min")
@@ -11,12 +11,9 @@ LOG = logging.getLogger("test")
 
 
 def replay_of(folder, trainer, events, sync=SYNC, days=1.0, every=0.0):
-    def reader(skip):
-        pieces = [events.filter(slice(a, a + 700)) for a in range(0, len(events), 700)]
-        return BatchReader(pieces, trainer.settings.run.batch_size, skip=skip)
-
+    pieces = [events.filter(slice(a, a + 700)) for a in range(0, len(events), 700)]
     settings = ReplaySettings(batch_days=days, sync=sync, snapshot_every=every)
-    return Replay(trainer, reader, settings, folder, LOG)
+    return Replay(trainer, pieces, settings, folder, LOG)
 
 
 def final_state(folder):
