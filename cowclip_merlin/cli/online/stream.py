@@ -62,7 +62,7 @@ def run_train(args: argparse.Namespace) -> int:
     stream = settings_from(args, StreamSettings)
     monitoring = settings_from(args, MonitoringSettings)
     processes = LaunchSettings(**values_from(args, LaunchSettings))
-    from cowclip_merlin.online.training.shards.start_workers import (
+    from cowclip_merlin.online.training.start_workers import (
         join_workers,
         start_workers,
         was_started,

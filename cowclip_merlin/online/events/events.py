@@ -43,8 +43,6 @@ class Events:
             have the rate 1. A model is trained on `sigmoid(z - offset)`.
         weights: of the events in the loss and the metrics, float32 [n]; None without such a column,
             and in a request.
-        worker: rank of the worker that has decoded the event, and alone has its ids and numbers,
-            int16 [n]; None: they are all here.
     """
 
     ids: Ids
@@ -54,7 +52,6 @@ class Events:
     keys: npt.NDArray[np.int64] | None = None
     offsets: npt.NDArray[np.float32] | None = None
     weights: npt.NDArray[np.float32] | None = None
-    worker: npt.NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         """Number of events."""

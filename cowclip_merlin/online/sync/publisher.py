@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
 from cowclip_merlin.online.new_columns import noted
-from cowclip_merlin.online.sync.served_changes import ChangedRows
+from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -51,6 +51,7 @@ class Publisher:
     Args:
         log: that servers follow.
         trainer: whose model; its state may be restored after this.
+        changes: of the trainer; None: this asks it for them.
         warn: is called with a line if the log does not answer.
 
     Attributes:
@@ -61,11 +62,12 @@ class Publisher:
         self,
         log: MessageLog,
         trainer: OnlineTrainer,
+        changes: TableChanges | None = None,
         *,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._log, self._trainer, self.generation, self._warn = log, trainer, 0, warn
-        self._changes = trainer.served_changes()
+        self._changes = changes or trainer.served_changes()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._sending: Future[Position] | None = None
         self._ended = Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cowclip_merlin.tables import GrowingTable
 from cowclip_merlin.tables.serving_table import Changes
@@ -20,46 +20,29 @@ class ChangedRows(NamedTuple):
     values: list[Array]
 
 
-class ServedChanges(Protocol):
-    """Where a `Publisher` gets changes from."""
-
-    @property
-    def breaks(self) -> int:
-        """How often ids were forgotten that are gone: only a later snapshot is complete."""
-
-    def collect(self) -> ChangedRows:
-        """Return all that has changed since what has arrived; no step may run meanwhile."""
-
-    def arrived(self) -> None:
-        """Forget what `collect` returned last: servers can read it."""
-
-    def snapshot_begins(self, snapshot: int) -> None:
-        """Remember what changes from now on, until servers know this snapshot."""
-
-    def snapshot_ends(self, snapshot: int) -> None:
-        """Return with the next `collect` what has changed since this snapshot began, too."""
-
-    def snapshot_failed(self, snapshot: int) -> None:
-        """Forget a snapshot that servers will not know."""
-
-    def close(self) -> None:
-        """Remember changes no longer."""
-
-
 class TableChanges:
-    """The changes of a table of this process; a `ServedChanges`.
+    """The changes of a table of this process.
 
     Args:
         table: its state may be restored after this.
+
+    Attributes:
+        breaks_of_others: `own_breaks` of the other workers, as far as they have told.
     """
 
     def __init__(self, table: GrowingTable) -> None:
         self._table, self._log = table, table.track_changes(MOST_GONE)
+        self.breaks_of_others = 0
         self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
 
     @property
     def breaks(self) -> int:
         """How often ids were forgotten that are gone: only a later snapshot is complete."""
+        return self.own_breaks + self.breaks_of_others
+
+    @property
+    def own_breaks(self) -> int:
+        """How often ids of this process's table were forgotten."""
         return self._log.breaks
 
     def collect(self) -> ChangedRows:

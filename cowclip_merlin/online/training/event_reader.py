@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -31,15 +30,8 @@ WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
 _READ_AT_LEAST = 256
-_LOOKS = 60  # times that messages are looked for which another process has read; about seconds
-
-Decode = Callable[[Sequence[Message]], tuple[Events, Damage]]
-"""Makes events of messages, and says what is wrong with some."""
-
-
-def _decode(features: LogFeatures, messages: Sequence[Message]) -> tuple[Events, Damage]:
-    """Make events of messages in this process."""
-    return encode_messages([message.value for message in messages], features)
+LOOKS = 60
+"""Times that a worker looks for messages which another one has read; about seconds."""
 
 
 class _Pending(NamedTuple):
@@ -87,7 +79,7 @@ class EventReader:
         damaged: counts the messages that are no events.
         repeats: drops events by key; None keeps all.
         warn: is called with a line if the log does not answer.
-        decode: decodes messages; None: this process does.
+        looks: times to look for the messages of a step, which another process may see earlier.
 
     Attributes:
         position: the place after the last step.
@@ -103,9 +95,9 @@ class EventReader:
         damaged: DamagedMessages,
         repeats: RepeatFilter | None = None,
         warn: Callable[[str], None] = lambda _: None,
-        decode: Decode | None = None,
+        looks: int = 1,
     ) -> None:
-        self._decode = decode or partial(_decode, features)
+        self._looks = looks
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats = damaged, repeats
         self._read_to = position
@@ -153,9 +145,10 @@ class EventReader:
             MessagesLost: the log does not have its messages any more.
             LogUnavailable: the log does not answer; the same call may succeed later.
         """
-        if not self._parts:
-            self._add(self._log.between(self.position, step.until))
-            self._read_to = step.until
+        if not self._log.has_reached(self._read_to, step.until):
+            is_behind = not self._parts  # in all partitions
+            self._read_up_to(step.until)
+            self._read_to = step.until if is_behind else self._read_to
         if not self._parts:  # a log may compact them
             self.position = step.until
             return None
@@ -179,30 +172,26 @@ class EventReader:
             events = events.filter(self._repeats.new(events.keys, events.times))
         return events if len(events) else None
 
-    def read_until(self, until: Position) -> None:
-        """Read the messages up to a place, which another process has read already.
+    def read_ahead(self, messages: int) -> None:
+        """Read messages of later steps, if they are there: up to about so many in all."""
+        if sum(len(part.messages) for part in self._parts) < messages:
+            self._read(messages, 0.0)
 
-        Args:
-            until: the place.
-
-        Raises:
-            MessagesLost: they are not there.
-            LogUnavailable: the log does not answer.
-        """
-        for look in range(_LOOKS):
+    def _read_up_to(self, until: Position) -> None:
+        """Read messages that were read before, by this process or another one."""
+        for left in reversed(range(self._looks)):
             try:
                 self._add(self._log.between(self._read_to, until))
                 self._retrying.answered()
                 return
-            except LogUnavailable as error:
-                if look == _LOOKS - 1:
-                    raise
-                self._retrying.wait(error)
             except MessagesLost as error:
-                if look == _LOOKS - 1:
+                if self._looks == 1:
+                    raise
+                if not left:
                     raise MessagesLost(
                         f"{error}; another worker has read them: let all read the same log"
                     ) from None
+                self._retrying.wait(error)
 
     def lag(self) -> int:
         """Return about how many messages are in no step yet; asks the log twice a second."""
@@ -272,7 +261,8 @@ class EventReader:
 
     def _add(self, messages: list[Message]) -> None:
         if messages:
-            events, damage = self._decode(messages)
+            values = [message.value for message in messages]
+            events, damage = encode_messages(values, self._features)
             self._parts.append(_Pending(messages, events, damage.reasons))
             self._uncounted += len(messages)
             self._read_to = messages[-1].after

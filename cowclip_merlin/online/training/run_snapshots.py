@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,16 +14,26 @@ from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.shards.turns import Alone
 from cowclip_merlin.tables import snapshot
-from cowclip_merlin.tables.growing_shard import GrowingParts
-from cowclip_merlin.tables.snapshot import Snapshot, load_part
-from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
+from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
+from cowclip_merlin.tables.snapshot_parts import (
+    WORKERS,
+    PartsWriter,
+    load_own,
+    load_whole,
+    part_folder,
+    remove_parts,
+    set_parts_aside,
+)
 from cowclip_merlin.types import Array, JsonObject
+from cowclip_merlin.workers import Workers
+from cowclip_merlin.workers.agreement import texts_of_all
 
 SNAPSHOTS = "snapshots"
 TABLE = GrowingParts("trainer.table.")
 """The growing table's arrays in a snapshot."""
+
+_ALL = 1 << 30  # worker 0 removes old parts
 
 
 class RunSnapshots:
@@ -31,24 +42,34 @@ class RunSnapshots:
     Args:
         folder: of the run.
         settings: of the stream.
-        team: the other workers.
+        group: this process and the other workers, which all make the same calls; None for one.
         warn: is called with a line for each damaged snapshot.
 
     Attributes:
-        writer: writes them in a thread.
+        writer: writes them in a thread, or the part of this worker.
     """
 
     def __init__(
-        self, folder: Path, settings: StreamSettings, team: Alone, warn: Callable[[str], None]
+        self,
+        folder: Path,
+        settings: StreamSettings,
+        group: Workers | None,
+        warn: Callable[[str], None],
     ) -> None:
-        self._folder, self._team, self._warn = folder / SNAPSHOTS, team, warn
+        self._folder, self._group, self._warn = folder / SNAPSHOTS, group, warn
         self._config = folder / CONFIG
         self._copies = settings.snapshots and Address(settings.snapshots)
         self._config_is_there = False
         self._keep = settings.keep_snapshots
-        copy = self.copy if team.size == 1 else None
-        how = {"keep": self._keep, "workers": team.size, "copy": copy}
-        self.writer = SnapshotWriter(self._folder, **how)
+        self.writer = self._make_writer()
+
+    def _make_writer(self) -> SnapshotWriter:
+        if self._group is None:
+            return SnapshotWriter(self._folder, keep=self._keep, copy=self.copy)
+        rank, size = self._group.rank, self._group.size
+        if rank:
+            return SnapshotWriter(part_folder(self._folder, rank, size), keep=_ALL)
+        return PartsWriter(self._folder, size, keep=self._keep)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the snapshots on the disk."""
@@ -74,6 +95,10 @@ class RunSnapshots:
             features: columns of the trainer.
         """
         extra: JsonObject = {"position": list(position)} | noted(features)
+        if self._group is not None:
+            extra[WORKERS] = self._group.size
+            if not self._group.is_first:  # the others have only rows of their own
+                arrays, extra = {k: x for k, x in arrays.items() if k.startswith(TABLE)}, {}
         self.writer.begin(number, arrays, extra)
 
     def copy(self, number: int) -> None:
@@ -89,21 +114,44 @@ class RunSnapshots:
             self._config_is_there = True
         snapshot.copy_snapshot(self._folder, number, str(self._copies / SNAPSHOTS), keep=self._keep)
 
-    def load_newest(self) -> Snapshot:
+    def load_newest(self) -> Snapshot | None:
         """Load the newest snapshot that is not damaged; set those aside that are.
+
+        Returns:
+            The snapshot, with the rows of this worker; None if there is none.
 
         Raises:
             InputError: all are damaged.
         """
+        leads = self._group is None or self._group.is_first
+        while known := self._known_to_all():
+            *others, number = known
+            found, problem = self._load(number)
+            if not problem:
+                if leads:
+                    remove_parts(self._folder, lambda known, newest=number: known > newest)
+                return found
+            if not others:
+                raise InputError(problem)
+            self._warn(f"{problem}; going on from snapshot {others[-1]}")
+            if leads:
+                set_parts_aside(self._folder, number, "damaged")
+        return None
 
-        def load(number: int) -> Snapshot:
-            own = partial(load_part, self._folder, number, TABLE, size=self._team.size)
-            return self._team.load(number, own)
+    def _known_to_all(self) -> list[int]:
+        """Return the numbers of the snapshots that worker 0 sees, in order."""
+        return json.loads(texts_of_all(self._group, json.dumps(sorted(self.numbers())))[0])
 
-        def damaged(number: int, older: int, error: InputError) -> None:
-            self._warn(f"{error}; going on from snapshot {older}")
-            snapshot.set_aside(self._folder, number, "damaged")
-
-        found = snapshot.load_newest(self._folder, load, damaged)
-        snapshot.remove_parts(self._folder, lambda known: known > found.number)
-        return found
+    def _load(self, number: int) -> tuple[Snapshot | None, str]:
+        """Load a snapshot; return it, and what is wrong with it on any worker, or ""."""
+        found, problem = None, ""
+        try:
+            if self._group is None:
+                found = load_whole(self._folder, number, TABLE)
+            else:
+                rank, size = self._group.rank, self._group.size
+                found = load_own(self._folder, number, TABLE, rank, size)
+        except InputError as error:
+            problem = str(error)
+        problems = [text for text in texts_of_all(self._group, problem) if text]
+        return found, next(iter(problems), "")

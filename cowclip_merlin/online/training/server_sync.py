@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.service import Timer
 from cowclip_merlin.online.sync.publisher import Publisher, last_sync
+from cowclip_merlin.online.sync.served_changes import TableChanges
+from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.step_journal import KNOWN, SYNC
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.types import Json
@@ -26,6 +29,7 @@ class ServerSync:
     Args:
         log: that servers follow.
         trainer: a new one.
+        changes: of the trainer.
         settings: of the stream.
         run: folder of the run.
         warn: is called with a line if the log does not answer.
@@ -41,6 +45,7 @@ class ServerSync:
         self,
         log: MessageLog,
         trainer: OnlineTrainer,
+        changes: TableChanges,
         settings: StreamSettings,
         run: Path,
         warn: Callable[[str], None],
@@ -54,7 +59,7 @@ class ServerSync:
             )
         # Also if the log was emptied: servers follow the highest generation that they know.
         self._generation = max(last.generation, _known_generation(run / _GENERATION)) + 1
-        self._publisher = Publisher(log, trainer, warn=warn)
+        self._publisher = Publisher(log, trainer, changes, warn=warn)
         self._timer, self._dense_timer = Timer(settings.sync_every), Timer(settings.dense_every)
         self._first = True
         self._announced: int | None = None  # a snapshot that servers do not know yet
@@ -65,39 +70,39 @@ class ServerSync:
         write_json(self._folder / _GENERATION, self._generation)
         self._publisher.begin(self._generation, self._run, snapshot)
 
-    def due(self) -> bool:
-        """Whether it is time for a sync; servers get the first one at once."""
-        return self._first or self._timer.due()
+    def due(self) -> tuple[str, int] | None:
+        """Return what all workers do for servers now, and for which snapshot.
 
-    def sync(self, info: Mapping[str, Json]) -> bool:
-        """Send what has changed, if all before has arrived; no step may run meanwhile."""
+        Servers get the first sync at once. A later one is due if all before has arrived.
+        """
+        if not (self._first or self._timer.due()) or not self._publisher.idle:
+            return None
+        if self._announced is not None:
+            return KNOWN, self._announced
+        return None if self._publisher.needs_snapshot else (SYNC, -1)
+
+    def sync(self, info: Mapping[str, Json]) -> None:
+        """Send what has changed, as `due` says; no step may run meanwhile."""
         dense = self._first or self._dense_timer.due()
-        if self._announced is not None and self._tell(self._announced):
-            self._announced, self._first = None, True  # a server that starts there needs all
-            return False
-        if self._publisher.needs_snapshot or not self._publisher.sync(info, dense=dense):
-            return False
+        self._publisher.sync(info, dense=dense)
         self._timer.reset()
         if dense:
             self._dense_timer.reset()
         self._first = False
         self.syncs += 1
-        return True
 
-    def _tell(self, number: int) -> bool:
-        """Tell servers of a snapshot; False if not all before has arrived."""
+    def tell(self, number: int) -> None:
+        """Tell servers of a snapshot, as `due` says."""
         if not self._publisher.needs_snapshot:
-            return self._publisher.snapshot_ends(self._run, number)
-        if not self._publisher.idle:
-            return False
-        if self._publisher.is_complete(number):
+            self._publisher.snapshot_ends(self._run, number)
+        elif self._publisher.is_complete(number):
             self._generation, self._asked = self._generation + 1, None
             self.begin(number)
             self._warn(
                 "too many ids have gone since the last sync to tell servers; they load snapshot "
                 f"{number}"
             )
-        return True
+        self._announced, self._first = None, True  # a server that starts there needs all
 
     def asks_for_snapshot(self) -> bool:
         """Whether to write a snapshot now, without which servers cannot go on."""
@@ -120,17 +125,14 @@ class ServerSync:
         """Forget a snapshot that servers cannot load."""
         self._publisher.snapshot_failed(number)
 
-    def end(self, sync: Callable[[], None]) -> None:
-        """Sync for the last time, with the dense weights.
-
-        Args:
-            sync: makes one.
-        """
+    def last(self) -> Iterator[tuple[str, int]]:
+        """Yield what all workers do for a last sync, with the dense weights; see `due`."""
         self._first, before = True, self.syncs
         while self.syncs == before and self._publisher.wait(_LONGEST_END):
-            if self._publisher.needs_snapshot and self._announced is None:
+            if (due := self.due()) is not None:
+                yield due
+            elif self._publisher.needs_snapshot:
                 break
-            sync()
         if self.syncs == before or not self._publisher.wait(_LONGEST_END):
             self._warn("the servers do not have the last sync; it is sent at a restart")
 

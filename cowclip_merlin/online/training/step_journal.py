@@ -17,23 +17,37 @@ from typing import IO, NamedTuple
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.system.files import atomic_write
 
+BEGIN, TRAIN, SYNC, KNOWN, SAVE, HEAR, END = (
+    "begin", "train", "sync", "known", "save", "hear", "end"
+)  # fmt: skip
+"""What a step does: begin to read at `until`; train; send servers what has changed; tell them of
+the snapshot `number`; save one; hear of the other workers; end. Only `TRAIN` is noted.
+"""
+
 
 class Step(NamedTuple):
-    """The messages after the step before, up to a place. Those without events make an empty one.
+    """What all workers of a stream do next; to train is all that one notes.
+
+    The messages of a step are those after the step before, up to a place. Those without events make
+    an empty one.
 
     Attributes:
         until: how far the log is read, in each partition.
         factor: times the batch size that its hyper-parameters are for.
         now: seconds since 1970; messages from far beyond are refused.
+        do: what it does.
+        number: to begin a new run from another one, the time of the first event; or of a snapshot.
     """
 
     until: Position
-    factor: int
-    now: int
+    factor: int = 1
+    now: int = 0
+    do: str = TRAIN
+    number: int = -1
 
     def line(self) -> str:
         """Return its line in the journal."""
-        return json.dumps(self._asdict()) + "\n"
+        return json.dumps({"until": self.until, "factor": self.factor, "now": self.now}) + "\n"
 
 
 class StepJournal:

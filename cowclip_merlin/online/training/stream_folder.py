@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 
 from cowclip_merlin import workers
@@ -22,13 +23,11 @@ from cowclip_merlin.online.run_config import (
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.shards.follower import Follower
-from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
-from cowclip_merlin.online.training.shards.turns import Conductor
 from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
 from cowclip_merlin.online.training.status_report import NUMBERS
 from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, times
@@ -36,7 +35,6 @@ from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, naming_lost_workers, texts_of_all
 
 
@@ -81,12 +79,10 @@ def train_stream(
     }
     group = workers.current()
     with naming_lost_workers(group):
-        check_alike(group, config)
+        check_alike(group, {**config, **asdict(stream), "to": servers is not None})
         if group is not None:
             _refuse_for_workers(stream, columns)
-        if group is not None and not group.is_first:
-            return _follow(events, columns, settings, stream, out, start, group)
-        return _lead(events, columns, settings, stream, out, servers, start, monitoring, config)
+        return _train(events, columns, settings, stream, out, servers, start, monitoring, config)
 
 
 def _refuse_for_workers(stream: StreamSettings, features: LogFeatures) -> None:
@@ -101,7 +97,7 @@ def _refuse_for_workers(stream: StreamSettings, features: LogFeatures) -> None:
         )
 
 
-def _lead(
+def _train(
     events: str,
     columns: LogFeatures,
     settings: OnlineSettings,
@@ -112,26 +108,34 @@ def _lead(
     monitoring: MonitoringSettings,
     config: JsonObject,
 ) -> int:
-    """Train in one process, or as worker 0."""
+    """Train in one process, or as one of several workers."""
     group = workers.current()
-    _check_folder(out, config)
-    if servers and log_place(events) == log_place(servers):
-        raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
+    leads = group is None or group.is_first
+    if leads:
+        _check_folder(out, config)
+        if servers and log_place(events) == log_place(servers):
+            raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     with ExitStack() as stack:
-        endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", NUMBERS))
+        if leads:
+            endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
         source = stack.enter_context(closing(open_log(events, several=True)))
-        target = open_log(servers, create=True) if servers else None
         if group is None:
             set_up_tensorflow(settings.run.seed, "cpu")
-        stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
-        lines = run_logger(out / "train.log", log_format=monitoring.log_format)
-        log = stack.enter_context(lines)
-        changes = _check_folder(out, config)  # again: another process may have worked since
-        texts_of_all(group, "")  # the others need the folder
-        conductor = group and Conductor(group)
-        trainer = _trainer(settings, columns, stream, out, conductor)
+        if leads:
+            target = open_log(servers, create=True) if servers else None
+            stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
+            lines = run_logger(out / "train.log", log_format=monitoring.log_format)
+            log = stack.enter_context(lines)
+            changes = _check_folder(out, config)  # again: another process may have worked since
+            texts_of_all(group, "")  # the others need the folder
+        else:
+            target = None
+            texts_of_all(group, "")  # worker 0 has made the folder
+            check_shared(out, group)
+            log = stack.enter_context(run_log(out))
+        trainer = _trainer(settings, columns, stream, out)
         new = not numbers(out / SNAPSHOTS)
-        if new and stream.snapshots and (Address(stream.snapshots) / CONFIG).exists():
+        if leads and new and stream.snapshots and (Address(stream.snapshots) / CONFIG).exists():
             raise InputError(f"{stream.snapshots}: holds another run; use another `snapshots`")
         offline = OfflineStart(*start, trainer) if start and new else None
         work = StreamTrainer(
@@ -142,59 +146,34 @@ def _lead(
             out,
             log,
             start=offline and offline.apply,
-            team=conductor,
+            group=group,
+            is_served=servers is not None,
         )
-        if any(changes) or not (out / CONFIG).exists():
-            write_json(out / CONFIG, config)
-        if new and stream.snapshots:  # refuse a wrong address before anything else
-            upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
-        _say_what_is_read(log, source.name, target and target.name)
-        for change in (*changes.columns, *changes.others):
-            log.info("changed since the start before: %s", change)
-        endpoint.tell(work.status, log.info)
+        if leads:
+            if any(changes) or not (out / CONFIG).exists():
+                write_json(out / CONFIG, config)
+            if new and stream.snapshots:  # refuse a wrong address before anything else
+                upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
+            _say_what_is_read(log, source.name, target and target.name)
+            for change in (*changes.columns, *changes.others):
+                log.info("changed since the start before: %s", change)
+            endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
 
 
 def _trainer(
-    settings: OnlineSettings,
-    columns: LogFeatures,
-    stream: StreamSettings,
-    out: Path,
-    conductor: Conductor | None,
+    settings: OnlineSettings, columns: LogFeatures, stream: StreamSettings, out: Path
 ) -> OnlineTrainer:
     catch_up, group = stream.catch_up, workers.current()
     if group:
-        trainer = ShardTrainer(settings, columns, group, catch_up=catch_up, conductor=conductor)
+        trainer = ShardTrainer(settings, columns, group, catch_up=catch_up)
     else:
         trainer = OnlineTrainer(settings, columns, catch_up=catch_up)
     known = held(out / SNAPSHOTS) or columns.inputs
     if lacking := [name for name in columns.inputs if name not in known]:
         trainer.new_weights(lacking)  # refuses columns that the model cannot get
     return trainer
-
-
-def _follow(
-    events: str,
-    columns: LogFeatures,
-    settings: OnlineSettings,
-    stream: StreamSettings,
-    out: Path,
-    start: Start | None,
-    group: Workers,
-) -> int:
-    """Train as another worker than worker 0."""
-    with ExitStack() as stack:
-        texts_of_all(group, "")  # worker 0 has made the folder
-        check_shared(out, group)
-        log = stack.enter_context(run_log(out))
-        source = stack.enter_context(closing(open_log(events, several=True)))
-        trainer = _trainer(settings, columns, stream, out, None)
-        new = not numbers(out / SNAPSHOTS)
-        offline = OfflineStart(*start, trainer) if start and new else None
-        begin = offline and offline.apply
-        Follower(trainer, source, stream, out, start=begin, warn=log.warning).run()
-    return 0
 
 
 def _check_folder(out: Path, config: JsonObject) -> Changes:

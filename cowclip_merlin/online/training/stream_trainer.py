@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -12,47 +13,52 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.new_columns import lacking_in
-from cowclip_merlin.online.report import Values
-from cowclip_merlin.online.service import Service, Timer
-from cowclip_merlin.online.training.event_reader import WAIT, EventReader
+from cowclip_merlin.online.timers import Timer
+from cowclip_merlin.online.training.event_reader import LOOKS, WAIT, EventReader
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.shards.dealt_messages import ConductorDecoder
-from cowclip_merlin.online.training.shards.turns import (
-    END,
-    SAVE,
-    STEP,
-    About,
-    Alone,
-    Conductor,
-    Start,
-    Turn,
-)
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
-from cowclip_merlin.online.training.step_journal import Step, StepJournal
+from cowclip_merlin.online.training.step_journal import (
+    BEGIN,
+    END,
+    HEAR,
+    KNOWN,
+    SAVE,
+    SYNC,
+    TRAIN,
+    Step,
+    StepJournal,
+)
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.tables.snapshot import part_of
+from cowclip_merlin.online.training.workers import About, agree
+from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.tables.snapshot import Snapshot, part_of
+from cowclip_merlin.workers import Workers
 
 _PAUSE = 0.02  # seconds between two looks for a snapshot of several workers
+_SILENCE = 0.5  # seconds after which worker 0 asks whether a signal has reached another worker
 
 
 class StreamTrainer:
     """One process of a training on a stream.
 
+    Every worker runs this program. Worker 0 decides the steps, and all execute them. So does a
+    restart: it executes the noted steps, and then those that it decides.
+
     Args:
         trainer: a new one, with `catch_up` of the settings.
         events: log of events.
-        servers: log that servers follow; None for none.
+        servers: log that servers follow, on worker 0; None for none.
         settings: of the stream.
         folder: of the run.
         log: for the lines that the user sees.
         start: is called with the time of the first event before a new run trains; None for none.
-        team: tells other workers what to do; None: there are none.
+        group: this process and the other workers; None for one.
+        is_served: whether servers follow worker 0; None: if `servers` is given.
 
     Attributes:
         trained: events so far, in all processes of this run.
@@ -68,10 +74,12 @@ class StreamTrainer:
         log: logging.Logger,
         *,
         start: Callable[[int], None] | None = None,
-        team: Conductor | None = None,
+        group: Workers | None = None,
+        is_served: bool | None = None,
     ) -> None:
         self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
-        self._events, self._start = events, start
+        self._events, self._start, self._group = events, start, group
+        self._decides = group is None or group.is_first
         self._batch_size = trainer.settings.run.batch_size
         self._scores = TargetScores(trainer.features.targets)
         self._service = Service(log, "training waits")
@@ -79,22 +87,33 @@ class StreamTrainer:
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = StepJournal(folder / "steps")
-        self._team = team or Alone()
-        self._stored = RunSnapshots(folder, settings, self._team, log.warning)
+        self._stored = RunSnapshots(folder, settings, group, log.warning)
         self._snapshots = self._stored.writer
-        self._report = StatusReport(folder / "metrics.csv", self._service, self._scores)
-        self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
+        self._report = StatusReport(folder / "metrics.csv", log, self._scores)
+        is_served = servers is not None if is_served is None else is_served
+        self._changes = trainer.served_changes() if is_served else None
+        self._servers: ServerSync | None = None
+        if servers is not None:
+            self._servers = ServerSync(
+                servers, trainer, self._changes, settings, folder, log.warning
+            )
         self._snapshot_timer = Timer(settings.snapshot_every)
         self._repeats: RepeatFilter | None = None
         if trainer.features.key and settings.repeats_window:
             self._repeats = RepeatFilter(
                 settings.repeats_window, settings.repeats_keys, warn=log.warning
             )
-        self._damaged = DamagedMessages(folder / "damaged.jsonl")
-        self._decode = team and ConductorDecoder(team, trainer.features).decode
-        self._reader = self._read_from(events.start())
-        self._saved, self._factor = -1, 1
+        self._damaged = DamagedMessages(folder / "damaged.jsonl" if self._decides else None)
+        self._reader: EventReader | None = None  # from the first step on
+        self._saved, self._trained_before = -1, 0  # the last snapshot; before this process
+        self._factor, self._ahead = 1, self._batch_size
+        self._retrying = Retrying(
+            lambda error: log.warning("%s; training waits", error),
+            stopped=lambda: self._stop.signal_number is not None,
+        )
         self._positions: list[Position] = []  # of the snapshots that were begun
+        self._others: list[About] = []  # what the other workers told
+        self._agreed_at = 0.0
 
     def status(self) -> Values:
         """Return the numbers of the newest line, for Prometheus."""
@@ -110,10 +129,14 @@ class StreamTrainer:
         """
         try:
             with self._stop.catch_signals():
-                resumed = bool(self._stored.numbers())
-                self._resume() if resumed else self._begin()
-                if not self._stop.signal_number:  # or what is on the disk is still the newest
-                    self._train_on(resumed=resumed)
+                snapshot = self._stored.load_newest()
+                if snapshot is not None:
+                    self._restore(snapshot)
+                decided = self._decide(snapshot) if self._decides else itertools.repeat(None)
+                for step in map(self._agreed, decided):
+                    if step.do == END:
+                        break
+                    self._execute(step)
         finally:
             self._pipeline.close()
             self._snapshots.close()
@@ -123,65 +146,8 @@ class StreamTrainer:
         if self._stop.signal_number:
             raise Stopped(self._stop.signal_number)
 
-    def _train_on(self, *, resumed: bool) -> None:
-        """Train from here on until the end or a signal."""
-        try:
-            self._stored.copy(self._saved)
-        except InputError as error:
-            if not resumed:
-                raise
-            self.log.warning("%s; training goes on, and the next snapshot is copied", error)
-        if self._servers:
-            self._servers.begin(self._saved)
-        self._service.begin(self.trained)
-        self._service.run(self._go_on, self._write_report)
-        self._finish()
-
-    def _read_from(self, position: Position) -> EventReader:
-        return EventReader(
-            self._events,
-            self.trainer.features,
-            position,
-            damaged=self._damaged,
-            repeats=self._repeats,
-            warn=self.log.warning,
-            decode=self._decode,
-        )
-
-    def _begin(self) -> None:
-        """Write the snapshot from which servers start."""
-        first = None
-        if self._start is not None and (first := self._first_time()) is None:
-            return
-        self._begin_together(first)
-        if first is not None:
-            self._start(first)
-        self._save(wait=True)
-
-    def _begin_together(self, first: int | None = None) -> None:
-        """Tell the other workers where to begin."""
-        self._team.begin(Start(self._reader.position, first, self._servers is not None))
-
-    def _first_time(self) -> int | None:
-        """The time of the first event; None after a signal."""
-        self.log.info("waiting for the first event")
-        reader = EventReader(
-            self._events,
-            self.trainer.features,
-            self._reader.position,
-            damaged=DamagedMessages(None),
-            warn=self.log.warning,
-        )
-        while not self._stop.signal_number:
-            if (step := reader.choose(1)) and (events := reader.take(step)) is not None:
-                return int(events.times[0])
-            if self.settings.until_end and reader.at_end():
-                raise InputError(f"{self._events.name}: has no events; write some first")
-        return None
-
-    def _resume(self) -> None:
-        """Go on from the newest snapshot, with the steps that were noted after it."""
-        snapshot = self._stored.load_newest()
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Take over the state of a snapshot."""
         if lacking := lacking_in(snapshot.extra, self.trainer.features):
             self._say_new(lacking)
         self.trainer.restore(part_of(snapshot.arrays, "trainer."), lacking=lacking)
@@ -189,19 +155,7 @@ class StreamTrainer:
         if self._repeats is not None and repeats:
             self._repeats.restore(repeats)
         self._report.is_full = self.trainer.table.statistics().evicted > 0
-        self.trained = self._saved = snapshot.number
-        position = tuple(snapshot.extra["position"])
-        if self.settings.on_restart == "skip":
-            self._skip(position)
-            return
-        self.log.info("resumed after %s events", f"{self.trained:,}")
-        self._reader = self._read_from(position)
-        self._begin_together()
-        for step in self._journal.after(snapshot.number):
-            self._service.retry(lambda step=step: self._execute(step))
-            if self._stop.signal_number:
-                return
-        self._journal.begin(snapshot.number, keep=self._stored.numbers())
+        self.trained = self._saved = self._trained_before = snapshot.number
 
     def _say_new(self, lacking: Sequence[str]) -> None:
         names = ", ".join(lacking)
@@ -214,64 +168,90 @@ class StreamTrainer:
                     column.table,
                 )
 
-    def _skip(self, position: Position) -> None:
-        end = self._events.end()
-        self._reader = self._read_from(end)
-        self._begin_together()
-        self._journal.forget()
-        self._journal.begin(self._saved, keep=[])
-        self.log.warning(
-            "skipped %s events since the snapshot at %s, as --on-restart skip asks for",
-            f"{end[0] - position[0]:,}",
-            f"{self.trained:,}",
+    def _agreed(self, step: Step | None) -> Step:
+        """Return the step of worker 0 on all workers, which tell each other of themselves."""
+        if self._group is None:
+            return step
+        if not self._decides:
+            self._snapshots.finished()  # raises what its thread raised: worker 0 waits for the part
+            if self._reader is not None:
+                self._reader.read_ahead(self._ahead)
+        step, self._others = agree(self._group, step, self._about())
+        self._agreed_at = time.monotonic()
+        if any(other.trained != self.trained for other in self._others):
+            raise RuntimeError(f"{self._group}: has trained other events than another worker")
+        if self._changes is not None:
+            self._changes.breaks_of_others = sum(other.breaks for other in self._others)
+        return step
+
+    def _about(self) -> About:
+        return About.of(
+            self.trainer.table.statistics(),
+            trained=self.trained,
+            signal_number=self._stop.signal_number or 0,
+            breaks=self._changes.own_breaks if self._changes is not None else 0,
         )
 
-    def _execute(self, step: Step) -> Events | None:
-        """Train a step; return its events, if it has some.
+    def _execute(self, step: Step) -> None:
+        """Do what all workers do."""
+        if step.do == BEGIN:
+            self._reader = self._read_from(step.until)
+            if self._start is not None and step.number >= 0:
+                self._start(step.number)
+        elif step.do == TRAIN:
+            self._train(step)
+        elif step.do == SAVE:
+            self._save()
+        elif step.do == SYNC:
+            self._sync()
+        elif step.do == KNOWN and self._servers is not None:
+            self._servers.tell(step.number)
+        elif step.do == KNOWN:
+            self._changes.snapshot_ends(step.number)
+
+    def _read_from(self, position: Position) -> EventReader:
+        return EventReader(
+            self._events,
+            self.trainer.features,
+            position,
+            damaged=self._damaged,
+            repeats=self._repeats,
+            warn=self.log.warning,
+            looks=1 if self._decides else LOOKS,
+        )
+
+    def _train(self, step: Step) -> None:
+        """Train on the events of a step, if it has some."""
+        if (events := self._take(step)) is not None:
+            self._pipeline.submit(events, step.factor)
+            self.trained += len(events)
+            self._labels.add(events.known_first_labels)
+        self._ahead = step.factor * self._batch_size
+
+    def _take(self, step: Step) -> Events | None:
+        """Return the events of a step, as soon as the log answers; nothing has changed before.
 
         Raises:
-            LogUnavailable: the log does not answer, and nothing has changed.
+            Stopped: a signal came while it did not.
         """
-        events = self._reader.take(step)
-        count = 0 if events is None else len(events)
-        self._team.say(Turn(STEP, count, step.factor, step.now, step.until))
-        if events is not None:
-            self._pipeline.submit(events, step.factor)
-            self.trained += count
-        return events
-
-    def _ended(self) -> bool:
-        signals = [each.signal_number for each in self._team.others if each.signal_number]
-        self._stop.signal_number = self._stop.signal_number or next(iter(signals), None)
-        if self._stop.signal_number:
-            return True
-        return self.settings.until_end and self._reader.at_end()
-
-    def _go_on(self) -> bool:
-        """Train a batch if there is one, and do what is due; False at the end."""
-        if self._ended():
-            return False
-        if not self._reader.pending:  # a batch keeps its size until it is full
-            large = self._batch_size * self.settings.catch_up
-            self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
-        self._train(max_wait=self.settings.max_wait)
-        self._team.keep_in_touch()
-        if self._servers and self._servers.due():
-            self._sync()
-        self._save_if_due()
-        return True
-
-    def _train(self, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False) -> None:
-        """Choose a step if there is one, note it, and train it."""
-        size = self._batch_size * self._factor
-        step = self._reader.choose(size, self._factor, max_wait=max_wait, wait=wait, rest=rest)
-        if step is not None:
-            self._journal.note(step)
-            if (events := self._execute(step)) is not None:
-                self._labels.add(events.known_first_labels)
+        while True:
+            try:
+                events = self._reader.take(step)
+            except LogUnavailable as error:
+                if self._stop.signal_number:
+                    raise Stopped(self._stop.signal_number) from None
+                self._retrying.wait(error)
+            else:
+                self._retrying.answered()
+                return events
 
     def _sync(self) -> None:
+        """Send the changes of all workers to servers."""
         self._pipeline.wait()
+        if self._servers is None:  # worker 0 sends them, and all before has arrived
+            self._changes.arrived()
+            self._changes.collect()
+            return
         info = sync_info(
             trained=self.trained,
             position=self._reader.position,
@@ -284,16 +264,157 @@ class StreamTrainer:
 
     def _table(self) -> About:
         """Return the numbers of the table, of all workers."""
-        own = About.of(None, self.trainer.table.statistics())
-        return About.sum([own, *self._team.others])
+        return About.sum([self._about(), *self._others])
 
-    def _save_if_due(self) -> None:
+    def _save(self) -> None:
+        """Begin to write a snapshot, which ends with the last step."""
+        self._pipeline.wait()
+        self.trainer.check_loss()
+        arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
+        if self._repeats is not None:
+            arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
+        if self._saved >= 0:  # servers begin with the first one
+            if self._servers is not None:
+                self._servers.snapshot_begins(self.trained)
+            elif self._changes is not None:
+                self._changes.snapshot_begins(self.trained)
+        features = self.trainer.features
+        self._stored.begin(self.trained, arrays, self._reader.position, features)
+        self._positions = [*self._positions, self._reader.position]
+        self._positions = self._positions[-self.settings.keep_snapshots :]
+        self._saved = self.trained
+
+    # What follows, only worker 0 does: it decides.
+
+    def _decide(self, snapshot: Snapshot | None) -> Iterator[Step]:
+        """Yield each step; it is executed before the next one is decided.
+
+        Args:
+            snapshot: that was loaded; None in a new run.
+        """
+        yield from self._begin() if snapshot is None else self._resume(snapshot)
+        if not self._stop.signal_number:  # or what is on the disk is still the newest
+            self._begin_to_tell(resumed=snapshot is not None)
+            while not self._ended():
+                yield from self._go_on()
+            yield from self._finish()
+            self._say_sent()
+            self._write_report()
+        yield self._step(END)
+
+    def _step(self, do: str, number: int = -1) -> Step:
+        """Return a step without messages."""
+        position = self._reader.position if self._reader is not None else ()
+        return Step(position, do=do, number=number)
+
+    def _begin(self) -> Iterator[Step]:
+        """Begin a new run, and write the snapshot from which servers start."""
+        position, first = self._events.start(), -1
+        if self._start is not None:
+            found = self._first_time(position)
+            if found is None:
+                return
+            first = found
+        yield Step(position, do=BEGIN, number=first)
+        yield from self._save_now(wait=True)
+
+    def _first_time(self, position: Position) -> int | None:
+        """The time of the first event; None after a signal."""
+        self.log.info("waiting for the first event")
+        reader = EventReader(
+            self._events,
+            self.trainer.features,
+            position,
+            damaged=DamagedMessages(None),
+            warn=self.log.warning,
+        )
+        while not self._stop.signal_number:
+            if (step := reader.choose(1)) and (events := reader.take(step)) is not None:
+                return int(events.times[0])
+            if self.settings.until_end and reader.at_end():
+                raise InputError(f"{self._events.name}: has no events; write some first")
+        return None
+
+    def _resume(self, snapshot: Snapshot) -> Iterator[Step]:
+        """Go on from a snapshot, with the steps that were noted after it."""
+        position = tuple(snapshot.extra["position"])
+        if self.settings.on_restart == "skip":
+            yield from self._skip(position)
+            return
+        self.log.info("resumed after %s events", f"{self.trained:,}")
+        yield Step(position, do=BEGIN)
+        for step in self._journal.after(snapshot.number):
+            yield step
+            if self._stop.signal_number:
+                return
+        self._journal.begin(snapshot.number, keep=self._stored.numbers())
+
+    def _skip(self, position: Position) -> Iterator[Step]:
+        end = self._events.end()
+        yield Step(end, do=BEGIN)
+        self._journal.forget()
+        self._journal.begin(self._saved, keep=[])
+        self.log.warning(
+            "skipped %s events since the snapshot at %s, as --on-restart skip asks for",
+            f"{end[0] - position[0]:,}",
+            f"{self.trained:,}",
+        )
+
+    def _begin_to_tell(self, *, resumed: bool) -> None:
+        """Copy the newest snapshot, and tell servers of it."""
+        try:
+            self._stored.copy(self._saved)
+        except InputError as error:
+            if not resumed:
+                raise
+            self.log.warning("%s; training goes on, and the next snapshot is copied", error)
+        if self._servers:
+            self._servers.begin(self._saved)
+        self._report.begin(self.trained)
+
+    def _ended(self) -> bool:
+        signals = [other.signal_number for other in self._others if other.signal_number]
+        self._stop.signal_number = self._stop.signal_number or next(iter(signals), None)
+        if self._stop.signal_number:
+            return True
+        return self.settings.until_end and self._reader.at_end()
+
+    def _go_on(self) -> Iterator[Step]:
+        """Train a batch if there is one, and do what is due."""
+        if not self._reader.pending:  # a batch keeps its size until it is full
+            large = self._batch_size * self.settings.catch_up
+            self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
+        yield from self._chosen(max_wait=self.settings.max_wait)
+        yield from self._heard()
+        if self._servers and (due := self._servers.due()):
+            yield self._step(*due)
+        if self._report.due:
+            self.trainer.check_loss()
+            self._write_report()
+        yield from self._save_if_due()
+
+    def _chosen(
+        self, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False
+    ) -> Iterator[Step]:
+        """Choose a step if there is one, and note it."""
+        size = self._batch_size * self._factor
+        step = self._reader.choose(size, self._factor, max_wait=max_wait, wait=wait, rest=rest)
+        if step is not None:
+            self._journal.note(step)
+            yield step
+
+    def _heard(self) -> Iterator[Step]:
+        """Hear from the other workers, if the last step was some time ago."""
+        if self._group is not None and time.monotonic() - self._agreed_at > _SILENCE:
+            yield self._step(HEAR)
+
+    def _save_if_due(self) -> Iterator[Step]:
         if (number := self._snapshots.finished()) is not None:
             self._announce(number)
         if self._snapshots.busy or self.trained == self._saved:
             return
         if self._is_snapshot_due():
-            self._save()
+            yield from self._save_now()
             self._snapshot_timer.reset()
 
     def _is_snapshot_due(self) -> bool:
@@ -301,33 +422,20 @@ class StreamTrainer:
             return True
         return self._servers is not None and self._servers.asks_for_snapshot()
 
-    def _save(self, *, wait: bool = False) -> None:
-        """Begin to write a snapshot; it ends with the last step."""
-        self._pipeline.wait()
-        self.trainer.check_loss()
-        arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
-        if self._repeats is not None:
-            arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
-        is_first = self._saved < 0  # servers begin with it
-        if self._servers and not is_first:
-            self._servers.snapshot_begins(self.trained)
-        self._team.say(Turn(SAVE, self.trained, factor=int(not is_first)))
-        features = self.trainer.features
-        self._stored.begin(self.trained, arrays, self._reader.position, features)
-        self._positions = [*self._positions, self._reader.position]
-        self._positions = self._positions[-self.settings.keep_snapshots :]
-        self._saved = self.trained
+    def _save_now(self, *, wait: bool = False) -> Iterator[Step]:
+        """Save, and note the next steps after this snapshot."""
+        yield self._step(SAVE)
         if wait:
-            self._wait_for_snapshot()
+            yield from self._wait_for_snapshot()
         self._journal.begin(self._saved, keep=self._stored.numbers())
 
-    def _wait_for_snapshot(self) -> int | None:
+    def _wait_for_snapshot(self) -> Generator[Step, None, int | None]:
         """Wait until a snapshot that was begun is on the disk; return its number.
 
         Other workers are asked meanwhile: one that cannot write its part ends.
         """
-        while self._team.size > 1 and self._snapshots.is_writing:
-            self._team.keep_in_touch()
+        while self._group is not None and self._snapshots.is_writing:
+            yield from self._heard()
             time.sleep(_PAUSE)
         return self._snapshots.finished(wait=True)
 
@@ -345,19 +453,28 @@ class StreamTrainer:
             except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps
                 self.log.warning("%s; nothing is trimmed", error)
 
-    def _finish(self) -> None:
-        """Train what is left of a batch, sync for the last time, and write a snapshot."""
-        self._train(wait=0, rest=True)
-        if (number := self._wait_for_snapshot()) is not None:
+    def _finish(self) -> Iterator[Step]:
+        """Train what is left of a batch, write a snapshot, and sync for the last time."""
+        yield from self._chosen(wait=0, rest=True)
+        if (number := (yield from self._wait_for_snapshot())) is not None:
             self._announce(number)
         if self.trained > self._saved:
-            self._save(wait=True)
+            yield from self._save_now(wait=True)
             self._announce(self._saved)
-        if self._servers:
-            self._servers.end(self._sync)
-        self._team.say(Turn(END))
-        self._team.say_sent(self.log)
-        self._write_report()
+        for due in self._servers.last() if self._servers else ():
+            yield self._step(*due)
+
+    def _say_sent(self) -> None:
+        """Say how many bytes of training this worker has sent."""
+        if self._group is None:
+            return
+        sent, events = self._group.traffic.sent, max(self.trained - self._trained_before, 1)
+        self.log.info(
+            "sent %.3f MB to %d other workers, %.0f bytes per event",
+            sent / 1e6,
+            self._group.size - 1,
+            sent / events,
+        )
 
     def _write_report(self) -> None:
         self.trainer.check_loss()

@@ -15,7 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.more_columns import GrownWeight, grown_weights
 from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.sync.served_changes import ServedChanges, TableChanges
+from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters
@@ -238,7 +238,7 @@ class OnlineTrainer:
         scores = [self._score(pack(rows.take(p)), numbers[p]).numpy() for p in parts]
         return np.concatenate(scores)
 
-    def served_changes(self) -> ServedChanges:
+    def served_changes(self) -> TableChanges:
         """Start to remember changes for servers."""
         return TableChanges(self.table)
 

@@ -24,9 +24,9 @@ from cowclip_merlin.online.events.columns import (
 )
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.training.shards.shard_trainer import ShardTrainer
 from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training import RunSettings
 
@@ -145,7 +145,7 @@ def lose_counts(trainer):
     def without_counts(events):
         known, rows = admit(events)
         requests = rows.requests._replace(counts=np.ones_like(rows.requests.counts))
-        return known, replace(rows, requests=requests)
+        return known, rows._replace(requests=requests)
 
     trainer.admit_beside_step = without_counts
 

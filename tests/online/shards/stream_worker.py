@@ -18,7 +18,7 @@ def kill_before(rank, batch):
     """Let this process kill itself before so many batches, if it is this worker."""
     if not is_worker(rank):
         return
-    from cowclip_merlin.online.training.shards.start_workers import join_workers
+    from cowclip_merlin.online.training.start_workers import join_workers
 
     join_workers(0)  # before TensorFlow starts in an import
     from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline

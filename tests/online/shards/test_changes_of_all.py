@@ -3,7 +3,7 @@
 import numpy as np
 
 from cowclip_merlin.online.sync.served_changes import ChangedRows
-from cowclip_merlin.online.training.shards import changes_of_all
+from cowclip_merlin.online.training import workers
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.serving_table import Changes
 
@@ -24,12 +24,12 @@ def test_rows_of_absent_ids_once_and_then_all_others(monkeypatch):
         changed([0, 1, 5], [0, 1, 0], [0, 0, 1 << 60], ([0, 1], [3, 4]), [1, 3, 4]),
     ]
     packed = []
-    monkeypatch.setattr(changes_of_all, "_of_all", lambda _, own: packed.append(own) or own)
+    monkeypatch.setattr(workers, "_of_all", lambda _, own: packed.append(own) or own)
     for part in parts:
-        changes_of_all.gather_changes(None, part, 2)
+        workers.gather_changes(None, part, 2)
     every = [np.concatenate(packed[0::2]), np.concatenate(packed[1::2])]
-    monkeypatch.setattr(changes_of_all, "_of_all", lambda *_: every.pop(0))
-    found = changes_of_all.gather_changes(None, parts[0], 2)
+    monkeypatch.setattr(workers, "_of_all", lambda *_: every.pop(0))
+    found = workers.gather_changes(None, parts[0], 2)
     assert found.changes.rows.tolist() == [0, 1, 2, 3]
     assert found.changes.fields.tolist() == [0, 1, 1, 0]
     assert found.changes.ids.tolist() == [0, 0, -7, 1 << 60]

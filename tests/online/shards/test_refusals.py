@@ -7,9 +7,9 @@ from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.shards.shard_trainer import _refuse_micro_batches
-from cowclip_merlin.online.training.shards.start_workers import start_workers
+from cowclip_merlin.online.training.start_workers import start_workers
 from cowclip_merlin.online.training.stream_folder import _refuse_for_workers
+from cowclip_merlin.online.training.workers import _refuse_micro_batches
 from cowclip_merlin.training import RunSettings
 
 

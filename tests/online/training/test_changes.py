@@ -29,14 +29,14 @@ def trained(folder, settings, events, *, servers=None, **stream):
     log = servers and FileLog(folder / "sync")
     stream = {"snapshot_every": 1e-9, "keep_snapshots": 5} | stream
     work = stream_trainer(folder / "run", settings, events, log, **stream)
-    save_if_due = work._save_if_due
 
-    def save_at_fifth_batches():
-        work._snapshots.finished(wait=True) if work._snapshots.busy else None
-        if work.trained % 160 == 0:
-            save_if_due()
+    def at_fifth_batches():
+        return work.trained % 160 == 0
 
-    work._save_if_due = save_at_fifth_batches
+    def finished(*, wait=False, find=work._snapshots.finished):
+        return find(wait=True)
+
+    work._is_snapshot_due, work._snapshots.finished = at_fifth_batches, finished
     work.run()
     return work
 
