@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.online.events.events import Events
-    from cowclip_merlin.online.training.steps.batch_form import BatchForm
+    from cowclip_merlin.online.training.trainer import BatchForm
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.workflows import PreparedData
 
@@ -172,8 +172,7 @@ def steps_of(settings: GrowingSettings, batch: int) -> Cases:
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.settings import OnlineSettings
-    from cowclip_merlin.online.training.steps.batch_form import BatchForm
-    from cowclip_merlin.online.training.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import BatchForm, OnlineTrainer
     from cowclip_merlin.training.run_settings import RunSettings
 
     total = (settings.rounds + 1) * settings.steps

@@ -74,8 +74,13 @@ class Service:
             line: calls `write_line`; is called between two steps when a line is due.
         """
         while self.stop.signal_number is None and step():
-            if self._timer.due():
+            if self.is_line_due:
                 line()
+
+    @property
+    def is_line_due(self) -> bool:
+        """Whether the last line is ten seconds old."""
+        return self._timer.due()
 
     def begin(self, count: int) -> None:
         """Let the next `rate` be that since now."""

@@ -14,7 +14,7 @@ from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import SyncMessage
-from cowclip_merlin.online.training.step_journal import Step, StepJournal
+from cowclip_merlin.online.training.steps import Step, StepJournal
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig

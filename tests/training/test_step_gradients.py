@@ -13,7 +13,7 @@ from cowclip_merlin.models import Architecture
 from cowclip_merlin.models.base import ClickModel, assemble
 from cowclip_merlin.models.hidden.layers import computing_in
 from cowclip_merlin.models.multi_task import losses_of
-from cowclip_merlin.online.training.steps.batch_form import BatchForm
+from cowclip_merlin.online.training.trainer import BatchForm
 from cowclip_merlin.training.train_step import make_train_step
 
 ROWS, FIELDS = 24, {"item": 7, "user": 5, "seen": 7}  # seen is a list of items

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position, Retrying
 from cowclip_merlin.online.new_columns import noted
-from cowclip_merlin.online.sync.served_changes import TableChanges
+from cowclip_merlin.online.sync.served_changes import ChangedRows, TableChanges
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,

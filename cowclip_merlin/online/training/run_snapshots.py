@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from cowclip_merlin.addresses import Address, upload_file
@@ -15,16 +14,9 @@ from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.tables import snapshot
-from cowclip_merlin.tables.snapshot import Snapshot, SnapshotWriter
-from cowclip_merlin.tables.snapshot_parts import (
-    WORKERS,
-    PartsWriter,
-    load_own,
-    load_whole,
-    part_folder,
-    remove_parts,
-    set_parts_aside,
-)
+from cowclip_merlin.tables.growing_shard import GrowingParts
+from cowclip_merlin.tables.snapshot import Snapshot, load_part
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import texts_of_all
@@ -32,8 +24,6 @@ from cowclip_merlin.workers.agreement import texts_of_all
 SNAPSHOTS = "snapshots"
 TABLE = GrowingParts("trainer.table.")
 """The growing table's arrays in a snapshot."""
-
-_ALL = 1 << 30  # worker 0 removes old parts
 
 
 class RunSnapshots:
@@ -61,15 +51,13 @@ class RunSnapshots:
         self._copies = settings.snapshots and Address(settings.snapshots)
         self._config_is_there = False
         self._keep = settings.keep_snapshots
-        self.writer = self._make_writer()
-
-    def _make_writer(self) -> SnapshotWriter:
-        if self._group is None:
-            return SnapshotWriter(self._folder, keep=self._keep, copy=self.copy)
-        rank, size = self._group.rank, self._group.size
-        if rank:
-            return SnapshotWriter(part_folder(self._folder, rank, size), keep=_ALL)
-        return PartsWriter(self._folder, size, keep=self._keep)
+        self._leads = group is None or group.is_first
+        self._place = (0, 1) if group is None else (group.rank, group.size)
+        rank, size = self._place
+        copy = self.copy if group is None else None
+        self.writer = SnapshotWriter(
+            self._folder, keep=self._keep, rank=rank, workers=size, copy=copy
+        )
 
     def numbers(self) -> list[int]:
         """Return the numbers of the snapshots on the disk."""
@@ -95,10 +83,8 @@ class RunSnapshots:
             features: columns of the trainer.
         """
         extra: JsonObject = {"position": list(position)} | noted(features)
-        if self._group is not None:
-            extra[WORKERS] = self._group.size
-            if not self._group.is_first:  # the others have only rows of their own
-                arrays, extra = {k: x for k, x in arrays.items() if k.startswith(TABLE)}, {}
+        if not self._leads:  # the others have only rows of their own
+            arrays, extra = {k: x for k, x in arrays.items() if TABLE.has(k)}, {}
         self.writer.begin(number, arrays, extra)
 
     def copy(self, number: int) -> None:
@@ -123,19 +109,18 @@ class RunSnapshots:
         Raises:
             InputError: all are damaged.
         """
-        leads = self._group is None or self._group.is_first
         while known := self._known_to_all():
             *others, number = known
             found, problem = self._load(number)
             if not problem:
-                if leads:
-                    remove_parts(self._folder, lambda known, newest=number: known > newest)
+                if self._leads:
+                    snapshot.remove_parts(self._folder, lambda known, newest=number: known > newest)
                 return found
             if not others:
                 raise InputError(problem)
             self._warn(f"{problem}; going on from snapshot {others[-1]}")
-            if leads:
-                set_parts_aside(self._folder, number, "damaged")
+            if self._leads:
+                snapshot.set_aside(self._folder, number, "damaged")
         return None
 
     def _known_to_all(self) -> list[int]:
@@ -146,11 +131,8 @@ class RunSnapshots:
         """Load a snapshot; return it, and what is wrong with it on any worker, or ""."""
         found, problem = None, ""
         try:
-            if self._group is None:
-                found = load_whole(self._folder, number, TABLE)
-            else:
-                rank, size = self._group.rank, self._group.size
-                found = load_own(self._folder, number, TABLE, rank, size)
+            rank, size = self._place
+            found = load_part(self._folder, number, TABLE, rank=rank, size=size)
         except InputError as error:
             problem = str(error)
         problems = [text for text in texts_of_all(self._group, problem) if text]

@@ -10,9 +10,8 @@ from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.service import Timer
 from cowclip_merlin.online.sync.publisher import Publisher, last_sync
 from cowclip_merlin.online.sync.served_changes import TableChanges
-from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.step_journal import KNOWN, SYNC
+from cowclip_merlin.online.training.steps import Do
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.types import Json
@@ -70,7 +69,7 @@ class ServerSync:
         write_json(self._folder / _GENERATION, self._generation)
         self._publisher.begin(self._generation, self._run, snapshot)
 
-    def due(self) -> tuple[str, int] | None:
+    def due(self) -> tuple[Do, int] | None:
         """Return what all workers do for servers now, and for which snapshot.
 
         Servers get the first sync at once. A later one is due if all before has arrived.
@@ -78,8 +77,8 @@ class ServerSync:
         if not (self._first or self._timer.due()) or not self._publisher.idle:
             return None
         if self._announced is not None:
-            return KNOWN, self._announced
-        return None if self._publisher.needs_snapshot else (SYNC, -1)
+            return Do.KNOWN, self._announced
+        return None if self._publisher.needs_snapshot else (Do.SYNC, -1)
 
     def sync(self, info: Mapping[str, Json]) -> None:
         """Send what has changed, as `due` says; no step may run meanwhile."""
@@ -125,7 +124,7 @@ class ServerSync:
         """Forget a snapshot that servers cannot load."""
         self._publisher.snapshot_failed(number)
 
-    def last(self) -> Iterator[tuple[str, int]]:
+    def last(self) -> Iterator[tuple[Do, int]]:
         """Yield what all workers do for a last sync, with the dense weights; see `due`."""
         self._first, before = True, self.syncs
         while self.syncs == before and self._publisher.wait(_LONGEST_END):

@@ -18,28 +18,37 @@ from cowclip_merlin.types import JsonObject
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.workers import About
 
-EVERY = 10.0
-"""Seconds between two lines."""
-
-COLUMNS = (
-    "time",
-    "trained",
-    "events_per_second",
-    "lag",
-    "batch_factor",
-    "event_time",
-    "auc",
-    "log_loss",
-    "rows",
-    "expired",
-    "evicted",
-    "repeats",
-    "repeats_reach",
-    "damaged",
-    "syncs",
-    "memory_mb",
-    "embedding_lr",
-    "dense_lr",
+NUMBERS = (
+    Number("time", "Age of these numbers", "age", name="status_age_seconds"),
+    Number("trained", "Events trained, in all processes of this run", "counter", name="events"),
+    Number("events_per_second", "Events trained per second since the line before"),
+    Number("lag", "Events of the log that are not trained yet", name="lag_events"),
+    Number("batch_factor", "Times the batch size that a step takes"),
+    Number("event_time", "Age of the newest trained event", "age", name="event_age_seconds"),
+    Number("auc", "AUC of recent events before they were trained"),
+    Number("log_loss", "Log loss of recent events before they were trained"),
+    Number("rows", "Ids that have a row"),
+    Number(
+        "expired",
+        "Rows dropped because their ids were not seen for long",
+        "counter",
+        name="expired_rows",
+    ),
+    Number("evicted", "Rows dropped because the table was full", "counter", name="evicted_rows"),
+    Number(
+        "repeats", "Events dropped because their key was known", "counter", name="repeated_events"
+    ),
+    Number(
+        "repeats_reach",
+        "Seconds for which keys are known; the window, or less",
+        name="repeats_reach_seconds",
+    ),
+    Number("damaged", "Events that could not be read", "counter", name="damaged_events"),
+    Number("syncs", "Syncs sent to servers", "counter"),
+    Number("memory_mb", "Memory of the process", name="memory_megabytes"),
+    Number("embedding_lr", "Learning rate of the embeddings"),
+    Number("dense_lr", "Learning rate of the dense weights"),
+    Number("snapshot_time", "Age of the newest snapshot", "age", name="snapshot_age_seconds"),
 )
 """What Prometheus reads, as `cowclip_train_...`; the values are those of the newest line."""
 

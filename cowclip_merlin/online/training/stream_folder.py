@@ -21,11 +21,11 @@ from cowclip_merlin.online.run_config import (
     online_config,
 )
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.training.loop import StreamTrainer
 from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
-from cowclip_merlin.online.training.status_report import NUMBERS
-from cowclip_merlin.online.training.stream_trainer import StreamTrainer
+from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.system.files import read_json, write_json

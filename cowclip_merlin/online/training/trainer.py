@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin import compat, models
-from cowclip_merlin.batch import Ids
+from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.more_columns import GrownWeight, grown_weights
 from cowclip_merlin.online.new_columns import grown_variables, more_of
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import TableChanges
-from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
 from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters
 from cowclip_merlin.tables.growing_table import with_more_fields
@@ -39,6 +39,64 @@ if TYPE_CHECKING:
 
 SCORED_AT_ONCE = 1 << 14
 """Events that `OnlineTrainer.predict` scores in one call."""
+
+
+class BatchForm:
+    """The form of a batch, for `make_train_step`: table rows [b, F], numbers [b, C], labels [b].
+
+    With several targets, the labels are [b, T]. With multi-valued columns, the table rows are
+    `Ids`: values [m], and lengths [b, F].
+
+    Args:
+        num_fields: F.
+        num_numbers: C.
+        has_offsets: whether offsets [b] of the logits follow.
+        has_weights: whether weights [b] of the events follow then.
+        multi_valued: whether there are multi-valued columns.
+        num_targets: T.
+    """
+
+    def __init__(
+        self,
+        num_fields: int,
+        num_numbers: int,
+        *,
+        has_offsets: bool = False,
+        has_weights: bool = False,
+        multi_valued: bool = False,
+        num_targets: int = 1,
+    ) -> None:
+        tf = compat.tensorflow()
+        self._multi_valued = multi_valued
+        matrix = tf.TensorSpec([None, num_fields], tf.int32)
+        self.signature = (
+            Ids(tf.TensorSpec([None], tf.int32), matrix) if multi_valued else matrix,
+            tf.TensorSpec([None, num_numbers], tf.float32),
+            tf.TensorSpec([None] if num_targets == 1 else [None, num_targets], tf.float32),
+        )
+        more = {"offsets": has_offsets, "weights": has_weights}
+        self._more = [name for name, given in more.items() if given]
+        self.signature += (tf.TensorSpec([None], tf.float32),) * len(self._more)
+
+    def pack(self, rows: Ids) -> Ids | Array:
+        """Return table rows as a batch has them."""
+        return rows.multi_valued() if self._multi_valued else rows.values
+
+    def unpack(self, batch: tuple[Ids | Tensor, ...]) -> Batch:
+        """Return the columns of a batch."""
+        rows, *columns = batch
+        more = dict(zip(self._more, columns[2:]))
+        return Batch(rows if isinstance(rows, Ids) else Ids(rows), *columns[:2], **more)
+
+    def sum_of_weights(self, batch: tuple[Ids | Tensor, ...]) -> Tensor:
+        """Return the sum of the weights of a batch, float32."""
+        return compat.tensorflow().reduce_sum(self.unpack(batch).weights)
+
+
+def columns_of(events: Events) -> tuple[Array, ...]:
+    """Return numbers, labels, and if there are any offsets and weights, in the order of a batch."""
+    more = (x for x in (events.offsets, events.weights) if x is not None)
+    return (events.numbers, events.labels.astype(np.float32), *more)
 
 
 class OnlineTrainer:
@@ -383,3 +441,67 @@ def log_schema(features: LogFeatures) -> Schema:
         vectors=features.lengths,
         scales=features.scales,
     )
+
+
+class StepPipeline:
+    """Trains batches in their order. Results do not depend on the timing of the thread.
+
+    The steps are those of `admit`, `hold`, step and `expire` for each batch, one after the other.
+
+    Args:
+        trainer: its model, optimizer and table.
+        scored: is called with labels int8 [b], probabilities float32 [b] and weights float32 [b] or
+            None of each batch, scored before its step, in the thread.
+    """
+
+    def __init__(
+        self, trainer: OnlineTrainer, scored: Callable[[Array, Array, Array | None], None]
+    ) -> None:
+        self._trainer, self._scored = trainer, scored
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="step")
+        self._running: Future[None] | None = None
+
+    def submit(self, events: Events, batch_factor: int = 1) -> None:
+        """Begin the step of a batch, when that of the batch before has ended.
+
+        Raises:
+            InputError: the table is full, or TensorFlow has moved its memory.
+            Diverged: a gradient of the batch before was not finite.
+        """
+        table = self._trainer.table
+        known, rows = self._trainer.admit_beside_step(events)
+        self.wait()
+        table.check_memory()
+        self._trainer.hold(rows)
+        self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
+        table.expire()
+
+    def wait(self) -> None:
+        """Wait until the running step has ended, if there is one."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def close(self) -> None:
+        """Wait for the running step, and end the thread."""
+        self._threads.shutdown(wait=True)
+
+    def _step(self, known: Ids, rows: Ids, events: Events, batch_factor: int) -> None:
+        scores = self._trainer.score(known, events.numbers)
+        if events.offsets is not None:
+            scores = of_sampled(scores, events.offsets)
+        self._scored(events.labels, scores, events.weights)
+        self._trainer.step(rows, events, batch_factor=batch_factor)
+
+
+def of_sampled(probabilities: Array, offsets: Array) -> Array:
+    """Return the click probabilities of events whose negatives were sampled, float32 [n].
+
+    Args:
+        probabilities: of all events.
+        offsets: log of the rate with which negatives were kept.
+
+    >>> of_sampled(np.array([0.1]), np.log([0.1])).round(3)
+    array([0.526])
+    """
+    return probabilities / (probabilities + (1 - probabilities) * np.exp(offsets))

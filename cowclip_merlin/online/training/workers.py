@@ -17,9 +17,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.growing import growing_shard
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.served_changes import ChangedRows, TableChanges
-from cowclip_merlin.online.training.step_journal import Step
-from cowclip_merlin.online.training.steps.batch_form import BatchForm, columns_of
-from cowclip_merlin.online.training.trainer import OnlineTrainer, scaled
+from cowclip_merlin.online.training.steps import Do, Step
+from cowclip_merlin.online.training.trainer import BatchForm, OnlineTrainer, columns_of, scaled
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.growing_shard import GrowingShard, Pairs
 from cowclip_merlin.tables.layout import TableStatistics
@@ -79,9 +78,9 @@ def agree(group: Workers, step: Step | None, own: About) -> tuple[Step, list[Abo
         own: of this worker.
     """
     told = [json.loads(text) for text in texts_of_all(group, json.dumps([own, step]))]
-    until, *more = told[0][1]
+    until, factor, now, do, number = told[0][1]
     others = [About(*about) for rank, (about, _) in enumerate(told) if rank != group.rank]
-    return Step(tuple(until), *more), others
+    return Step(tuple(until), factor, now, Do(do), number), others
 
 
 class ShardChanges(TableChanges):

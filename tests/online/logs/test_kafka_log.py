@@ -17,7 +17,7 @@ from cowclip_merlin.online.joining.loop import join_logs
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
-from cowclip_merlin.online.training.event_reader import EventReader
+from cowclip_merlin.online.training.steps import EventReader
 from cowclip_merlin.system.processes import free_ports
 
 pytestmark = pytest.mark.system

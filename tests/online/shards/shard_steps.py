@@ -24,8 +24,7 @@ from cowclip_merlin.online.events.columns import (
 )
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
-from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer, StepPipeline
 from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training import RunSettings

@@ -21,7 +21,7 @@ def kill_before(rank, batch):
     from cowclip_merlin.online.training.start_workers import join_workers
 
     join_workers(0)  # before TensorFlow starts in an import
-    from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
+    from cowclip_merlin.online.training.trainer import StepPipeline
 
     submit, calls = StepPipeline.submit, []
 

@@ -16,8 +16,8 @@ from cowclip_merlin.online.events.columns import (
     VectorColumn,
 )
 from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.training.loop import StreamTrainer
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot
@@ -133,8 +133,8 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
-    from cowclip_merlin.online.training import step_journal
-    from cowclip_merlin.online.training.steps import step_pipeline
+    from cowclip_merlin.online.training.steps import StepJournal
+    from cowclip_merlin.online.training.trainer import StepPipeline
     from cowclip_merlin.tables import snapshot
 
     count = itertools.count()
@@ -148,10 +148,10 @@ def killed_at(monkeypatch, calls):
         return call
 
     for owner, name in (
-        (step_journal.StepJournal, "note"),
-        (step_journal.StepJournal, "begin"),
+        (StepJournal, "note"),
+        (StepJournal, "begin"),
         (snapshot.SnapshotWriter, "begin"),
-        (step_pipeline.StepPipeline, "submit"),
+        (StepPipeline, "submit"),
         (FileLog, "append"),
     ):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))

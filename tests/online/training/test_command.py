@@ -14,7 +14,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.run_config import load_online_config
-from cowclip_merlin.online.training.stream_trainer import StreamTrainer
+from cowclip_merlin.online.training.loop import StreamTrainer
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 FEATURES = "label: click\ntime: time\nkey: key\ncategorical: [user, item]\ncontinuous: [price]\n"

@@ -12,9 +12,8 @@ from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
-from cowclip_merlin.online.training import event_reader
-from cowclip_merlin.online.training.event_reader import EventReader
-from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training import steps
+from cowclip_merlin.online.training.steps import EventReader, RepeatFilter
 
 DAMAGED = b'{"click": 2}'
 
@@ -136,7 +135,7 @@ def test_the_clock_of_a_step_says_what_is_ahead(tmp_path, monkeypatch):
     reader, again = reader_of(log, tmp_path), reader_of(log, tmp_path)
     first = reader.choose(2, wait=0)
     assert times(reader.take(first)) == [0, 2]
-    monkeypatch.setattr(event_reader.time, "time", lambda: later)
+    monkeypatch.setattr(steps.time, "time", lambda: later)
     second = reader.choose(2, wait=0)
     assert times(reader.take(second)) == [4, later - 1_700_000_000]
     monkeypatch.undo()

@@ -30,10 +30,8 @@ from streams import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.training import event_reader
-from cowclip_merlin.online.training.event_reader import EventReader
-from cowclip_merlin.online.training.repeats import RepeatFilter
-from cowclip_merlin.online.training.step_journal import StepJournal
+from cowclip_merlin.online.training import steps
+from cowclip_merlin.online.training.steps import EventReader, RepeatFilter, StepJournal
 
 KILLS = int(os.environ.get("KILLS", "2"))
 MORE = 300  # events before each kill
@@ -133,7 +131,7 @@ class Stream:
         self.folder, self.draw, self.kills = Path(folder), draw, 0
         self.broker = Broker(draw.random()).install(patch)
         self.parts, self.now, self.sent = self.broker.make("events", 3), NOW, 0
-        patch.setattr(event_reader.time, "time", lambda: self.now)
+        patch.setattr(steps.time, "time", lambda: self.now)
         self.snapshot = {"position": None, "repeats": {}, "trained": []}
         self.seen = {}
 
@@ -229,7 +227,7 @@ def test_a_worker_that_reads_ahead_takes_the_same_steps(seed):
         first, other, taken = reader(), reader(), 0
         for _ in range(30):
             stream.add()
-            patch.setattr(event_reader, "_READ_AT_LEAST", stream.draw.randint(1, 60))
+            patch.setattr(steps, "_READ_AT_LEAST", stream.draw.randint(1, 60))
             if stream.draw.random() < 0.5:
                 other.read_ahead(stream.draw.randint(0, 60))
             stream.add()

@@ -8,8 +8,7 @@ from tiers import thorough
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
-from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer, StepPipeline
 from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.training.train_step import Diverged
 

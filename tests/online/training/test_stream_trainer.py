@@ -31,7 +31,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.message_log import MessagesLost
-from cowclip_merlin.online.training import event_reader
+from cowclip_merlin.online.training import steps
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
 
 pytestmark = pytest.mark.runs
@@ -123,7 +123,7 @@ def test_killed_with_all_that_a_training_may_keep(tmp_path, settings_of, monkeyp
     assert work.trainer.table.statistics().evicted and arrays["trainer.trained"] == EVENTS
     counts = {name: x for name, x in arrays.items() if name.startswith("trainer.count")}
     assert counts == {"trainer.count0": -(-EVENTS // 32)}  # steps of the only dropout
-    (row,) = csv.DictReader((folder / "metrics.csv").open())
+    *_, row = csv.DictReader((folder / "metrics.csv").open())  # on a slow machine there are more
     usual = settings.run.hyperparameters("table")
     assert float(row["embedding_lr"]) == pytest.approx(0.25 * usual.embedding_lr)
     assert float(row["dense_lr"]) == pytest.approx(0.25 * usual.dense_lr)
@@ -151,7 +151,7 @@ def test_smaller_and_larger_batches_are_the_same_after_a_restart(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "cowclip_merlin.online.training.stream_trainer.StreamTrainer._finish",
+            "cowclip_merlin.online.training.loop.StreamTrainer._finish",
             keep_first_snapshot,
         )
         killed = stream_trainer(run, settings, events, **more)
@@ -187,7 +187,7 @@ def test_a_restart_refuses_the_messages_that_were_refused_before(tmp_path, setti
     for i in range(0, 500, 60):
         values[i] = json.dumps(event(i, time=now + 100_000)).encode()
     events, clock = log_of(tmp_path / "events", values), SimpleNamespace(now=now)
-    monkeypatch.setattr(event_reader.time, "time", lambda: clock.now)
+    monkeypatch.setattr(steps.time, "time", lambda: clock.now)
     stream_trainer(tmp_path / "whole", settings, events).run()
     with pytest.MonkeyPatch.context() as patch:
         killed_at(patch, 45)
@@ -282,7 +282,7 @@ def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
 
 @pytest.mark.thorough
 def test_a_signal_ends_it_with_a_snapshot(tmp_path, settings, events, whole, monkeypatch):
-    from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
+    from cowclip_merlin.online.training.trainer import StepPipeline
     from cowclip_merlin.system.signals import Stopped
 
     submit, count = StepPipeline.submit, itertools.count()

@@ -1,13 +1,25 @@
-"""Read the events of a log step by step."""
+"""The steps of a stream: chosen once, noted, and the same for whoever executes them.
+
+To choose a step is to look at clocks, at what has come, and at `max_wait`. To execute it is a
+function of the log and the step. So each step is noted before it is executed:
+
+    RUN/steps/40000.jsonl                                        after the snapshot 40000
+    {"until": [41024, 0, 907520], "factor": 1, "now": 1700000000}
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import AHEAD, encode_messages, refuse_ahead
@@ -22,9 +34,119 @@ from cowclip_merlin.online.logs.message_log import (
     lag,
 )
 from cowclip_merlin.online.logs.partitions import are_within, in_order, position_after, positions
-from cowclip_merlin.online.training.repeats import RepeatFilter
-from cowclip_merlin.online.training.step_journal import Step
+from cowclip_merlin.online.training.settings import MOST_KEYS
+from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.layout import LATEST, FieldRules
 from cowclip_merlin.types import Array
+
+
+class Do(str, Enum):
+    """What a step does. Only `TRAIN` is noted."""
+
+    BEGIN = "begin"  # read from `until` on
+    TRAIN = "train"
+    SYNC = "sync"  # send servers what has changed
+    KNOWN = "known"  # tell servers of the snapshot `number`
+    SAVE = "save"
+    HEAR = "hear"  # nothing: the workers tell of themselves
+    END = "end"
+
+
+class Step(NamedTuple):
+    """What all workers of a stream do next; to train is all that one notes.
+
+    The messages of a step are those after the step before, up to a place. Those without events make
+    an empty one.
+
+    Attributes:
+        until: how far the log is read, in each partition.
+        factor: times the batch size that its hyper-parameters are for.
+        now: seconds since 1970; messages from far beyond are refused.
+        do: what it does.
+        number: to begin a new run from another one, the time of the first event; or of a snapshot.
+    """
+
+    until: Position
+    factor: int = 1
+    now: int = 0
+    do: Do = Do.TRAIN
+    number: int = -1
+
+    def line(self) -> str:
+        """Return its line in the journal."""
+        return json.dumps({"until": self.until, "factor": self.factor, "now": self.now}) + "\n"
+
+
+class StepJournal:
+    """Notes steps in one file for each snapshot.
+
+    Args:
+        folder: of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[str] | None = None
+
+    def after(self, snapshot: int) -> list[Step]:
+        """Return the steps that were noted after a snapshot, also after later ones."""
+        files = sorted(each for each in self._snapshots() if each >= snapshot)
+        return [step for each in files for step in _read(self._path(each))]
+
+    def begin(self, snapshot: int, *, keep: Sequence[int]) -> None:
+        """Note the next steps after this snapshot.
+
+        Args:
+            snapshot: its number.
+            keep: snapshots that may still be loaded; files of older ones are removed.
+        """
+        self.close()
+        self._folder.mkdir(exist_ok=True)
+        oldest, known = min([*keep, snapshot]), list(self._snapshots())
+        for each in known:
+            if each < oldest:
+                self._path(each).unlink()
+        # A later snapshot may be damaged: then its steps follow, too.
+        path = self._path(max([snapshot, *known]))
+        with atomic_write(path) as temporary:  # without what a killed process left of a line
+            temporary.write_text("".join(step.line() for step in _read(path)), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def note(self, step: Step) -> None:
+        """Note a step before it is executed; it survives the death of the process."""
+        self._file.write(step.line())
+        self._file.flush()
+
+    def forget(self) -> None:
+        """Forget all steps."""
+        self.close()
+        for each in self._snapshots():
+            self._path(each).unlink()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _snapshots(self) -> Iterator[int]:
+        for path in self._folder.glob("*.jsonl"):
+            if path.stem.isdigit():
+                yield int(path.stem)
+
+    def _path(self, snapshot: int) -> Path:
+        return self._folder / f"{snapshot}.jsonl"
+
+
+def _read(path: Path) -> list[Step]:
+    """Steps of a file, without a last line that is not finished."""
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")
+    found = map(json.loads, lines)
+    return [Step(**each | {"until": tuple(each["until"])}) for each in found]
+
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
@@ -266,3 +388,124 @@ class EventReader:
             self._parts.append(_Pending(messages, events, damage.reasons))
             self._uncounted += len(messages)
             self._read_to = messages[-1].after
+
+
+_BYTES_OF_KEY = 50  # in memory, about
+
+
+class RepeatFilter:
+    """Knows the keys of the events of the last seconds.
+
+    Whether an event is a repeat depends on its time and on that of the event with its key before
+    it, as long as there are not more than `most_keys` keys.
+
+    Args:
+        window: seconds of event time after which an event with a known key is new.
+        most_keys: keys to know; beyond it the oldest are forgotten.
+        warn: takes a line if keys are forgotten within the window.
+
+    Attributes:
+        dropped: repeats so far.
+
+    >>> known = RepeatFilter(window=60, most_keys=100)
+    >>> known.new(np.array([5, 6, 5]), times=np.array([0, 0, 1])).tolist()
+    [True, True, False]
+    >>> known.new(np.array([6, 7]), times=np.array([9, 9])).tolist()
+    [False, True]
+    """
+
+    def __init__(
+        self, window: int, most_keys: int, *, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
+        # A table of one field whose rows hold nothing is a set of keys that expire.
+        ttl = min(2 * window, LATEST)
+        self._window, self._keys = (
+            window,
+            GrowingTable(
+                [FieldRules(ttl=ttl)], memory=[], capacity=most_keys + 1, max_rows=most_keys
+            ),
+        )
+        self.dropped, self._most_keys, self._warn, self._is_told = 0, most_keys, warn, False
+
+    @property
+    def reach(self) -> int:
+        """Seconds of event time for which keys are known: the window, or less at the bound."""
+        if not self._keys.statistics().evicted:
+            return self._window
+        return min(max(self._keys.clock - self._keys.evicted_until, 0), self._window)
+
+    def new(self, keys: Array, times: Array) -> npt.NDArray[np.bool_]:
+        """Remember keys; return which events are no repeats, bool [n].
+
+        Args:
+            keys: int64 [n].
+            times: event times in whole seconds, int64 [n].
+        """
+        if len(keys) > self._most_keys:  # a table has room for a whole batch at least
+            parts = (slice(i, i + self._most_keys) for i in range(0, len(keys), self._most_keys))
+            return np.concatenate([self.new(keys[part], times[part]) for part in parts])
+        new, times = self._look(keys, times)
+        self._keys.admit(keys[:, None], times)
+        self._keys.expire()
+        self.dropped += len(keys) - np.count_nonzero(new)
+        if not self._is_told and self.reach < self._window:
+            self._is_told = True
+            self._warn(self._said())
+        return new
+
+    def are_new(self, keys: Array, times: Array) -> npt.NDArray[np.bool_]:
+        """Return what `new` would, and remember nothing; of more than `most_keys`, about that."""
+        return self._look(keys, times)[0]
+
+    def _look(self, keys: Array, times: Array) -> tuple[npt.NDArray[np.bool_], Array]:
+        """Return which events are no repeats, and the times with which they count."""
+        newest = np.maximum.accumulate(np.append(self._keys.clock, times))[1:]
+        # An event that is later than the window counts as just within it. So a key is kept for
+        # long enough, and it does not matter when it is dropped.
+        times = np.maximum(times, newest - self._window)
+        return times - self._times_before(keys, times) >= self._window, times
+
+    def _said(self) -> str:
+        """Say that the window does not hold, with what would."""
+        reach = self.reach
+        wanted = self._most_keys * self._window // max(reach, 1)
+        return (
+            f"the {self._most_keys:,} known keys reach back {reach:,} s of the "
+            f"{self._window:,} s of --repeats-window: an older event that comes again is trained "
+            f"again; set a window of {reach} s, or --repeats-keys {min(wanted, MOST_KEYS)} "
+            f"(about {min(wanted, MOST_KEYS) * _BYTES_OF_KEY / 1e9:,.1f} GB)"
+        )
+
+    def _times_before(self, keys: Array, times: Array) -> Array:
+        """Latest time of the events with the same key before each event; long ago without one."""
+        rows = self._keys.lookup(keys[:, None])[:, 0]
+        before = np.where(rows != 0, self._keys.last_seen(rows).astype(np.int64), -LATEST)
+        ordered = np.sort(keys)
+        several = ordered[1:][ordered[1:] == ordered[:-1]]
+        last: dict[int, int] = {}
+        for i in np.flatnonzero(np.isin(keys, several)).tolist():
+            before[i] = max(before[i], last.get(int(keys[i]), -LATEST))
+            last[int(keys[i])] = max(times[i], before[i])
+        return before
+
+    def __len__(self) -> int:
+        """Number of keys that are known."""
+        return self._keys.num_rows
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs, by name; most are views."""
+        return self._keys.state() | {"dropped": np.array(self.dropped)}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this filter must be new.
+
+        Raises:
+            InputError: it has more keys than this filter may know.
+        """
+        if (keys := len(state["ids"]) - 1) > self._most_keys:
+            raise InputError(
+                f"the snapshot knows {keys:,} keys, but `repeats_keys` is {self._most_keys:,}; use "
+                "at least that many"
+            )
+        self._keys.restore({k: x for k, x in state.items() if k != "dropped"})
+        self.dropped = int(state["dropped"])

@@ -13,29 +13,25 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.new_columns import lacking_in
-from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.online.training.event_reader import LOOKS, WAIT, EventReader
+from cowclip_merlin.online.report import Values
+from cowclip_merlin.online.service import Service, Timer
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
-from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
-from cowclip_merlin.online.training.step_journal import (
-    BEGIN,
-    END,
-    HEAR,
-    KNOWN,
-    SAVE,
-    SYNC,
-    TRAIN,
+from cowclip_merlin.online.training.steps import (
+    LOOKS,
+    WAIT,
+    Do,
+    EventReader,
+    RepeatFilter,
     Step,
     StepJournal,
 )
-from cowclip_merlin.online.training.steps.step_pipeline import StepPipeline
-from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer, StepPipeline
 from cowclip_merlin.online.training.workers import About, agree
-from cowclip_merlin.system.signals import GracefulStop, Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import Snapshot, part_of
 from cowclip_merlin.workers import Workers
 
@@ -89,7 +85,7 @@ class StreamTrainer:
         self._journal = StepJournal(folder / "steps")
         self._stored = RunSnapshots(folder, settings, group, log.warning)
         self._snapshots = self._stored.writer
-        self._report = StatusReport(folder / "metrics.csv", log, self._scores)
+        self._report = StatusReport(folder / "metrics.csv", self._service, self._scores)
         is_served = servers is not None if is_served is None else is_served
         self._changes = trainer.served_changes() if is_served else None
         self._servers: ServerSync | None = None
@@ -105,12 +101,8 @@ class StreamTrainer:
             )
         self._damaged = DamagedMessages(folder / "damaged.jsonl" if self._decides else None)
         self._reader: EventReader | None = None  # from the first step on
-        self._saved, self._trained_before = -1, 0  # the last snapshot; before this process
+        self._saved, self._trained_before = -1, 0  # as of the last snapshot, and at the start
         self._factor, self._ahead = 1, self._batch_size
-        self._retrying = Retrying(
-            lambda error: log.warning("%s; training waits", error),
-            stopped=lambda: self._stop.signal_number is not None,
-        )
         self._positions: list[Position] = []  # of the snapshots that were begun
         self._others: list[About] = []  # what the other workers told
         self._agreed_at = 0.0
@@ -134,7 +126,7 @@ class StreamTrainer:
                     self._restore(snapshot)
                 decided = self._decide(snapshot) if self._decides else itertools.repeat(None)
                 for step in map(self._agreed, decided):
-                    if step.do == END:
+                    if step.do == Do.END:
                         break
                     self._execute(step)
         finally:
@@ -194,19 +186,19 @@ class StreamTrainer:
 
     def _execute(self, step: Step) -> None:
         """Do what all workers do."""
-        if step.do == BEGIN:
+        if step.do == Do.BEGIN:
             self._reader = self._read_from(step.until)
             if self._start is not None and step.number >= 0:
                 self._start(step.number)
-        elif step.do == TRAIN:
+        elif step.do == Do.TRAIN:
             self._train(step)
-        elif step.do == SAVE:
+        elif step.do == Do.SAVE:
             self._save()
-        elif step.do == SYNC:
+        elif step.do == Do.SYNC:
             self._sync()
-        elif step.do == KNOWN and self._servers is not None:
+        elif step.do == Do.KNOWN and self._servers is not None:
             self._servers.tell(step.number)
-        elif step.do == KNOWN:
+        elif step.do == Do.KNOWN:
             self._changes.snapshot_ends(step.number)
 
     def _read_from(self, position: Position) -> EventReader:
@@ -240,9 +232,9 @@ class StreamTrainer:
             except LogUnavailable as error:
                 if self._stop.signal_number:
                     raise Stopped(self._stop.signal_number) from None
-                self._retrying.wait(error)
+                self._service.retry.wait(error)
             else:
-                self._retrying.answered()
+                self._service.retry.answered()
                 return events
 
     def _sync(self) -> None:
@@ -300,22 +292,20 @@ class StreamTrainer:
             yield from self._finish()
             self._say_sent()
             self._write_report()
-        yield self._step(END)
+        yield self._step(Do.END)
 
-    def _step(self, do: str, number: int = -1) -> Step:
+    def _step(self, do: Do, number: int = -1) -> Step:
         """Return a step without messages."""
         position = self._reader.position if self._reader is not None else ()
         return Step(position, do=do, number=number)
 
     def _begin(self) -> Iterator[Step]:
         """Begin a new run, and write the snapshot from which servers start."""
-        position, first = self._events.start(), -1
-        if self._start is not None:
-            found = self._first_time(position)
-            if found is None:
-                return
-            first = found
-        yield Step(position, do=BEGIN, number=first)
+        position = self._events.start()
+        first = -1 if self._start is None else self._first_time(position)
+        if first is None:
+            return
+        yield Step(position, do=Do.BEGIN, number=first)
         yield from self._save_now(wait=True)
 
     def _first_time(self, position: Position) -> int | None:
@@ -342,7 +332,7 @@ class StreamTrainer:
             yield from self._skip(position)
             return
         self.log.info("resumed after %s events", f"{self.trained:,}")
-        yield Step(position, do=BEGIN)
+        yield Step(position, do=Do.BEGIN)
         for step in self._journal.after(snapshot.number):
             yield step
             if self._stop.signal_number:
@@ -351,7 +341,7 @@ class StreamTrainer:
 
     def _skip(self, position: Position) -> Iterator[Step]:
         end = self._events.end()
-        yield Step(end, do=BEGIN)
+        yield Step(end, do=Do.BEGIN)
         self._journal.forget()
         self._journal.begin(self._saved, keep=[])
         self.log.warning(
@@ -370,7 +360,7 @@ class StreamTrainer:
             self.log.warning("%s; training goes on, and the next snapshot is copied", error)
         if self._servers:
             self._servers.begin(self._saved)
-        self._report.begin(self.trained)
+        self._service.begin(self.trained)
 
     def _ended(self) -> bool:
         signals = [other.signal_number for other in self._others if other.signal_number]
@@ -388,10 +378,9 @@ class StreamTrainer:
         yield from self._heard()
         if self._servers and (due := self._servers.due()):
             yield self._step(*due)
-        if self._report.due:
-            self.trainer.check_loss()
-            self._write_report()
         yield from self._save_if_due()
+        if self._service.is_line_due:
+            self._write_report()
 
     def _chosen(
         self, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False
@@ -406,7 +395,7 @@ class StreamTrainer:
     def _heard(self) -> Iterator[Step]:
         """Hear from the other workers, if the last step was some time ago."""
         if self._group is not None and time.monotonic() - self._agreed_at > _SILENCE:
-            yield self._step(HEAR)
+            yield self._step(Do.HEAR)
 
     def _save_if_due(self) -> Iterator[Step]:
         if (number := self._snapshots.finished()) is not None:
@@ -424,7 +413,7 @@ class StreamTrainer:
 
     def _save_now(self, *, wait: bool = False) -> Iterator[Step]:
         """Save, and note the next steps after this snapshot."""
-        yield self._step(SAVE)
+        yield self._step(Do.SAVE)
         if wait:
             yield from self._wait_for_snapshot()
         self._journal.begin(self._saved, keep=self._stored.numbers())

@@ -1,1 +1,0 @@
-"""Steps on batches of events, and the form in which they get them."""
