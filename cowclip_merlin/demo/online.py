@@ -203,11 +203,11 @@ class Watch:
             )
 
     def is_done(self) -> bool:
-        """Whether the trainer has said, since the last example came, that none waits."""
+        """Whether the trainer has said, since the last example came, that none waits for it."""
         end = self._examples.end()
         if end != self._examples_end:
             self._examples_end, self._grew = end, time.time()
-        if not self._samples:
+        if not self._samples or end == self._examples.start():
             return False
         return self._samples[-1]["trainer_lag"] == 0 and self._samples[-1]["synced"] > self._grew
 
