@@ -1,4 +1,7 @@
-"""Write snapshots beside a training, which waits only until its state is copied."""
+"""Write snapshots beside a training, which waits only until its state is copied.
+
+Where half of the free memory is too small for the copy, it waits until the snapshot is written.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from threading import Event
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.machine import bytes_left
 from cowclip_merlin.tables.snapshot import (
     KEEP,
     WORKERS,
@@ -85,8 +89,16 @@ class SnapshotWriter:
             extra: JSON.
             then: is called in the thread with the number of the snapshot on the disk.
         """
-        copies = {name: np.array(x) for name, x in arrays.items()}
         extra = extra | ({WORKERS: self._workers} if self._others else {})
+        memory = {name: np.asarray(x) for name, x in arrays.items()}
+        if self._workers == 1 and 2 * sum(x.nbytes for x in memory.values()) > bytes_left():
+            self._writing = Future()
+            try:
+                self._writing.set_result(self._save(number, memory, extra, then))
+            except Exception as error:
+                self._writing.set_exception(error)
+            return
+        copies = {name: x.copy() for name, x in memory.items()}
         self._writing = self._threads.submit(self._save, number, copies, extra, then)
 
     def _save(

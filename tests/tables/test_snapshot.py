@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables import snapshot_writer
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
 
 ARRAYS = {
@@ -99,6 +100,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
+from cowclip_merlin.tables import snapshot_writer
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
 
 OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "tempfile.mkdtemp", "fsync")
@@ -153,3 +155,18 @@ def test_kill_9_between_any_two_file_operations(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20  # operations, each of which was the last one once
+
+
+def test_without_memory_for_a_copy_the_snapshot_is_written_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot_writer, "bytes_left", lambda: 10)
+    writer, x = snapshot_writer.SnapshotWriter(tmp_path), np.arange(6.0)
+    writer.begin(1, {"x": x}, {})
+    assert writer.busy and not writer.is_writing
+    assert writer.finished() == 1
+    x[:] = 0
+    np.testing.assert_array_equal(load_snapshot(tmp_path).arrays["x"], np.arange(6.0))
+    writer.begin(1, {"x": x}, {})
+    assert writer.failed
+    with pytest.raises(InputError, match="1 is not above it"):
+        writer.finished()
+    writer.close()

@@ -25,7 +25,7 @@ from cowclip_merlin.online.training.loop import StreamTrainer
 from cowclip_merlin.online.training.run_snapshots import SNAPSHOTS
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start import OfflineStart, Start, named_start
-from cowclip_merlin.online.training.status_report import METRICS
+from cowclip_merlin.online.training.status_report import NUMBERS
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.system.files import read_json, write_json
@@ -117,7 +117,7 @@ def _train(
             raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     with ExitStack() as stack:
         if leads:
-            endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
+            endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", NUMBERS))
         source = stack.enter_context(closing(open_log(events, several=True)))
         if group is None:
             set_up_tensorflow(settings.run.seed, "cpu")
