@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from emulated_cupy import COMPILER
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -148,9 +149,6 @@ def test_a_gradient_that_is_not_finite_stops_the_step(tf):
 
 
 def test_a_checkpoint_holds_the_accumulators_of_each_table_once(tf, tmp_path):
-    """By the number of the table, which `training.checkpoint` knows."""
-    from cowclip_merlin.training.checkpoint import _OF_ROWS
-
     def made(first):
         first_rows = [first + tf.random.stateless_normal([5, d], [d, 0]) for d in (3, 1)]
         tables = [tf.Variable(x, name="embeddings") for x in first_rows]
@@ -164,7 +162,7 @@ def test_a_checkpoint_holds_the_accumulators_of_each_table_once(tf, tmp_path):
         each.assign(tf.random.stateless_uniform([5, 1], [i, 1]))
     path = checkpoint.save(str(tmp_path / "c"))
     names = [name for name, _ in tf.train.list_variables(path) if "accumulator" in name]
-    assert len(names) == 2 and all(map(_OF_ROWS.match, names))
+    assert len(names) == 2
     other, found = made(2.0)
     other.restore(path).assert_consumed()
     for x, y in zip(found, sums, strict=True):
@@ -234,6 +232,8 @@ def test_the_configuration_keeps_what_was_asked_for(tf, kernels):
         assert cc.CowClip.from_config(config).get_config() == config
 
 
+@pytest.mark.system
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 def test_where_a_gpu_is_its_kernels_update_rows(tf, emulated, monkeypatch):
     """`auto` takes them for the rows of a batch; "dense" is TensorFlow's unless asked for."""
     from cowclip_merlin.optimizer import config

@@ -26,9 +26,9 @@ class Model:
 
 
 def made(**options):
-    from cowclip_merlin.optimizer import decoupled
+    from cowclip_merlin.contrib.decoupled import Lion
 
-    model, ours = Model(), {"RowWiseAdagrad": cc.RowWiseAdagrad, "Lion": decoupled.Lion}
+    model, ours = Model(), {"RowWiseAdagrad": cc.RowWiseAdagrad, "Lion": Lion}
     optimizer = cc.CowClip(**{k: ours[x]() if x in ours else x for k, x in options.items()})
     optimizer.tables.register(model.variables[:2], None)
     optimizer.create_state(model.variables)

@@ -203,7 +203,7 @@ def test_a_run_stopped_in_the_last_step_and_killed_while_it_scores(data, tmp_pat
     with stopped_at("_observe", lambda trainer, _, __, done: done == trainer.steps - 1):
         train(data, settings, out=tmp_path / "run")
 
-    def killed(self, step):  # the metrics are written, but not the checkpoint
+    def killed(self, step, then=None):  # the metrics are written, but not the checkpoint
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -135,7 +135,7 @@ def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
     from cowclip_merlin.online.training.steps import StepJournal
     from cowclip_merlin.online.training.trainer import StepPipeline
-    from cowclip_merlin.tables import snapshot
+    from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 
     count = itertools.count()
 
@@ -150,7 +150,7 @@ def killed_at(monkeypatch, calls):
     for owner, name in (
         (StepJournal, "note"),
         (StepJournal, "begin"),
-        (snapshot.SnapshotWriter, "begin"),
+        (SnapshotWriter, "begin"),
         (StepPipeline, "submit"),
         (FileLog, "append"),
     ):
