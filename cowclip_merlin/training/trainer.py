@@ -228,7 +228,8 @@ class Trainer:
         """
         board = run_logs.TensorBoard(self.folder / "events") if self._writes else run_logs.NoBoard()
         first, step = self.checkpoints.epoch, self.checkpoints.step
-        try:
+        # A full disk may refuse the last events, too; then the thread still has to end.
+        with closing(self.checkpoints), closing(board):
             self.hooks.open(first * self.steps + step, board)
             with self._stop.catch_signals():
                 for epoch in range(first, self.settings.epochs):
@@ -236,9 +237,6 @@ class Trainer:
                         break
                     self._train_epoch(epoch, board)
                 self.checkpoints.finish()
-        finally:
-            board.close()
-            self.checkpoints.close()
         kept = kept_row(self.rows, self.settings)
         if message := worse_than_constant(kept, self.settings.scored_split):
             self.log.warning("%s", message)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.system.files import reading_parquet
-from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training import RunSettings, evaluate_run, run_logs, train
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
 
@@ -113,6 +114,16 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training(data, tmp_path, m
         monkeypatch.setattr(os, "fsync", real)
         assert train(data, settings, out=out, resume=True)[-1]["epoch"] == settings.epochs
         monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_no_thread_is_left_where_the_events_cannot_be_written(data, tmp_path, monkeypatch):
+    def close(board):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_logs.TensorBoard, "close", close)
+    with pytest.raises(OSError, match="No space left"):
+        train(data, SETTINGS, out=tmp_path / "run")
+    assert not [x for x in threading.enumerate() if x.name.startswith("snapshot")]
 
 
 def test_nobody_is_told_to_delete_what_is_left_of_checkpoints(run, data, tmp_path):
