@@ -6,7 +6,7 @@ Where half of the free memory is too small for the copy, it waits until the snap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 
@@ -91,15 +91,13 @@ class SnapshotWriter:
         """
         extra = extra | ({WORKERS: self._workers} if self._others else {})
         memory = {name: np.asarray(x) for name, x in arrays.items()}
-        if self._workers == 1 and 2 * sum(x.nbytes for x in memory.values()) > bytes_left():
-            self._writing = Future()
-            try:
-                self._writing.set_result(self._save(number, memory, extra, then))
-            except Exception as error:
-                self._writing.set_exception(error)
-            return
-        copies = {name: x.copy() for name, x in memory.items()}
-        self._writing = self._threads.submit(self._save, number, copies, extra, then)
+        # Of several workers, worker 0 would keep the others from telling that they have failed.
+        size = sum(x.nbytes for x in memory.values())
+        at_once = self._workers == 1 and 2 * size > bytes_left()
+        kept = memory if at_once else {name: x.copy() for name, x in memory.items()}
+        self._writing = self._threads.submit(self._save, number, kept, extra, then)
+        if at_once:
+            wait([self._writing])
 
     def _save(
         self,
