@@ -21,7 +21,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -248,28 +248,36 @@ def load_part(
 
 
 def load_newest(
-    folder: Path,
+    known: Collection[int],
     load: Callable[[int], Snapshot],
-    damaged: Callable[[int, int, InputError], None],
+    damaged: Callable[[int, InputError], None],
 ) -> Snapshot:
     """Load the newest snapshot that is not damaged.
 
     Args:
-        folder: of the snapshots, which has some.
+        known: numbers of the snapshots, at least one.
         load: loads the one of a number.
-        damaged: is called with the number of a damaged one, that of the next one, and the error.
+        damaged: is called with the number of the one before, and the error of a damaged one.
 
     Raises:
         InputError: all are damaged; the error is that of the oldest one.
     """
-    number, *older = sorted(numbers(folder), reverse=True)
+    number, *older = sorted(known, reverse=True)
     for other in older:
         try:
             return load(number)
         except InputError as error:
-            damaged(number, other, error)
+            damaged(other, error)
             number = other
     return load(number)
+
+
+def go_on_from(folder: Path, number: int) -> None:
+    """Free the numbers after a snapshot: damaged ones are set aside, parts of no whole one go."""
+    for other in numbers(folder):
+        if other > number:
+            set_aside(folder, other, "damaged")
+    remove_parts(folder, lambda known: known > number)
 
 
 def link_snapshot(folder: Path, number: int, target: Path, as_number: int) -> None:

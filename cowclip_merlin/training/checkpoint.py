@@ -20,15 +20,19 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.snapshot import (
     KEEP,
     Snapshot,
+    go_on_from,
     load_newest,
     load_part,
     numbers,
-    remove_parts,
-    set_aside,
 )
 from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import Array, ArrayOrTensor, KerasModel, Variable
-from cowclip_merlin.workers.agreement import raising_together, wait_for_all
+from cowclip_merlin.workers.agreement import (
+    arrays_of_all,
+    raising_together,
+    refusing_together,
+    wait_for_all,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.optimizer import CowClip
@@ -208,7 +212,24 @@ class Checkpoints:
         Raises:
             InputError: if no checkpoint exists, all are damaged, or it belongs to another model.
         """
-        self._restore(lambda number: None, older=older)
+        own = np.array(numbers(self.folder), np.int64)
+        known = arrays_of_all(self._workers, own)[0].tolist()  # another may see a list of before
+        if not known:
+            raise InputError(
+                f"{self.folder}: no checkpoint; the run ended before its first one; delete "
+                f"{self.folder.parent} and train again without `resume`"
+            )
+
+        def damaged(other: int, error: InputError) -> None:
+            self.skipped.append(f"{_reason(error)}; using checkpoint {other}, which is older")
+
+        try:
+            found = load_newest(known if older else [max(known)], self._load, damaged)
+        except InputError as error:
+            reason = _reason(self.skipped[0] if self.skipped else error)
+            remedy = "no other checkpoint is whole; " if older else "restore a copy, or "
+            raise InputError(f"{reason}; {remedy}train again") from error
+        self._take(found)
 
     def resume(self) -> Path:
         """Restore the last undamaged checkpoint, from which the run goes on; return its path.
@@ -218,39 +239,16 @@ class Checkpoints:
         Raises:
             InputError: if no checkpoint exists, all are damaged, or it belongs to another model.
         """
-        first = self._rank == 0
-        self._restore(lambda n: set_aside(self.folder, n, "damaged") if first else None)
-        if first:
-            remove_parts(self.folder, lambda known: known > self.number)
+        self.restore()
+        if self._rank == 0:  # all workers have read the checkpoint
+            go_on_from(self.folder, self.number)
         wait_for_all(self._workers)
         return self.folder / str(self.number)
-
-    def _restore(self, aside: Callable[[int], None], *, older: bool = True) -> None:
-        if not numbers(self.folder):
-            raise InputError(
-                f"{self.folder}: no checkpoint; the run ended before its first one; delete "
-                f"{self.folder.parent} and train again without `resume`"
-            )
-
-        def damaged(number: int, other: int, error: InputError) -> None:
-            self.skipped.append(f"{_reason(error)}; using checkpoint {other}, which is older")
-            aside(number)
-
-        try:
-            if older:
-                found = load_newest(self.folder, self._load, damaged)
-            else:
-                found = self._load(max(numbers(self.folder)))
-        except InputError as error:
-            reason = _reason(self.skipped[0] if self.skipped else error)
-            remedy = "no other checkpoint is whole; " if older else "restore a copy, or "
-            raise InputError(f"{reason}; {remedy}train again") from error
-        self._take(found)
 
     def _load(self, number: int) -> Snapshot:
         wanted = None if self._optimizer else lambda name: bool(_WEIGHT.fullmatch(name))
         how = {"rank": self._rank, "size": self._size, "wanted": wanted}
-        with raising_together(self._workers):
+        with refusing_together(self._workers):
             return load_part(self.folder, number, self._sharded, **how)
 
     def _take(self, found: Snapshot) -> None:

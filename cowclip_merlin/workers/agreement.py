@@ -88,6 +88,27 @@ def raising_together(workers: Workers | None) -> Iterator[None]:
             raise InputError(f"worker {rank} ({workers.addresses[rank]}): {words}")
 
 
+@contextmanager
+def refusing_together(workers: Workers | None) -> Iterator[None]:
+    """Raise the InputError of any worker in the block on all workers, at the end of the block.
+
+    Another error, such as that of a disk, ends its own worker, and says nothing about the input.
+
+    Raises:
+        InputError: another worker has refused the input.
+    """
+    own: InputError | None = None
+    try:
+        yield
+    except InputError as error:
+        own = error
+    told = texts_of_all(workers, "" if own is None else str(own))
+    if own is not None:
+        raise own
+    if refused := next(filter(None, told), None):
+        raise InputError(refused)
+
+
 def check_alike(workers: Workers | None, facts: Mapping[str, object]) -> None:
     """Check that all workers give the same facts.
 

@@ -96,6 +96,9 @@ def test_only_damaged_checkpoints_are_named(run):
     )
     with pytest.raises(InputError, match=words):
         evaluate_run(folder, data)
+    with pytest.raises(InputError, match=words):
+        train(data, SMALL, out=folder, resume=True)
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1", "2"}
 
 
 def resumed(run, epochs):

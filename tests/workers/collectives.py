@@ -181,6 +181,35 @@ def errors_of_one(group, rng):
 
 
 @check
+def refusal_of_one(group, rng):
+    with agreement.refusing_together(group):
+        pass
+    last, made = group.size - 1, InputError("x.txt: damaged; check")
+
+    def refuse():
+        with agreement.refusing_together(group):
+            if group.rank == last:
+                raise made
+
+    error = error_of(refuse)
+    assert isinstance(error, InputError) and str(error) == str(made)
+    assert (error is made) == (group.rank == last)
+
+    full = OSError(28, "full")  # is no refusal: the others go on to where they miss this worker
+
+    def fail():
+        with agreement.refusing_together(group):
+            if group.rank == last:
+                raise full
+
+    if group.rank == last:
+        assert error_of(fail) is full
+        agreement.texts_of_all(group, "")
+    else:
+        assert error_of(fail) is None
+
+
+@check
 def counted_bytes(group, rng):
     """What `Traffic` counts: a gather sends a tensor to all others, a sum twice (N - 1) / N."""
     others = group.size - 1

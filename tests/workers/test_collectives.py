@@ -12,7 +12,8 @@ from cowclip_merlin.workers.collectives import padded_size
 
 CHECKS = (
     "sums", "gathered", "gathered_rows", "exchanged", "in_a_loop", "arrays", "texts",
-    "differences_of_facts", "errors_of_one", "counted_bytes",
+    "differences_of_facts", "errors_of_one", "refusal_of_one",
+    "counted_bytes",
 )  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from cowclip_merlin.addresses import Address, upload_file
 from cowclip_merlin.errors import InputError
@@ -19,7 +20,7 @@ from cowclip_merlin.tables.snapshot import Snapshot, load_part
 from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import texts_of_all
+from cowclip_merlin.workers.agreement import arrays_of_all, refusing_together
 
 SNAPSHOTS = "snapshots"
 TABLE = GrowingParts("trainer.table.")
@@ -109,31 +110,20 @@ class RunSnapshots:
         Raises:
             InputError: all are damaged.
         """
-        while known := self._known_to_all():
-            *others, number = known
-            found, problem = self._load(number)
-            if not problem:
-                if self._leads:
-                    snapshot.remove_parts(self._folder, lambda known, newest=number: known > newest)
-                return found
-            if not others:
-                raise InputError(problem)
-            self._warn(f"{problem}; going on from snapshot {others[-1]}")
-            if self._leads:
-                snapshot.set_aside(self._folder, number, "damaged")
-        return None
+        own = np.array(self.numbers(), np.int64)
+        known = arrays_of_all(self._group, own)[0].tolist()  # another may see a list of before
+        if not known:
+            return None
 
-    def _known_to_all(self) -> list[int]:
-        """Return the numbers of the snapshots that worker 0 sees, in order."""
-        return json.loads(texts_of_all(self._group, json.dumps(sorted(self.numbers())))[0])
+        def damaged(other: int, error: InputError) -> None:
+            self._warn(f"{error}; going on from snapshot {other}")
 
-    def _load(self, number: int) -> tuple[Snapshot | None, str]:
-        """Load a snapshot; return it, and what is wrong with it on any worker, or ""."""
-        found, problem = None, ""
-        try:
-            rank, size = self._place
-            found = load_part(self._folder, number, TABLE, rank=rank, size=size)
-        except InputError as error:
-            problem = str(error)
-        problems = [text for text in texts_of_all(self._group, problem) if text]
-        return found, next(iter(problems), "")
+        found = snapshot.load_newest(known, self._load, damaged)
+        if self._leads:
+            snapshot.go_on_from(self._folder, found.number)
+        return found
+
+    def _load(self, number: int) -> Snapshot:
+        rank, size = self._place
+        with refusing_together(self._group):
+            return load_part(self._folder, number, TABLE, rank=rank, size=size)
