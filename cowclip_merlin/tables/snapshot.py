@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -102,13 +102,8 @@ def save_snapshot(
     if number <= newest:
         raise InputError(f"{folder}: snapshot {newest} is there; {number} is not above it")
     _remove_unfinished(folder)
-    try:
-        with files.atomic_folder(folder / str(number)) as made:
-            made.mkdir()
-            _write(made, arrays, extra)
-    except OSError as error:  # that of a full disk names no file, and others one that is gone
-        raise OSError(error.errno, error.strerror, str(folder / str(number))) from error
-    _flush_folder(folder)
+    with _new_snapshot(folder / str(number)) as made:
+        _write(made, arrays, extra)
     for old in sorted(numbers(folder))[: -max(keep, 1)]:
         _remove(folder / str(old))
     return folder / str(number)
@@ -292,12 +287,9 @@ def link_snapshot(folder: Path, number: int, target: Path, as_number: int) -> No
         _remove_unfinished(copy)
         if (copy / str(as_number)).exists():  # a part that a killed process left
             _remove(copy / str(as_number))
-        with files.atomic_folder(copy / str(as_number)) as made:
-            made.mkdir()
+        with _new_snapshot(copy / str(as_number)) as made:
             for file in (source / str(number)).iterdir():
                 _link(file, made / file.name)
-            _flush_folder(made)
-        _flush_folder(copy)
 
 
 def _link(file: Path, target: Path) -> None:
@@ -351,12 +343,24 @@ def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
+@contextmanager
+def _new_snapshot(snapshot: Path) -> Iterator[Path]:
+    """Yield a folder to write; then flush it to the disk, and give it the name of the snapshot."""
+    try:
+        with files.atomic_folder(snapshot) as made:
+            made.mkdir()
+            yield made
+            _flush_folder(made)
+    except OSError as error:  # that of a full disk names no file, and others one that is gone
+        raise OSError(error.errno, error.strerror, str(snapshot)) from error
+    _flush_folder(snapshot.parent)
+
+
 def _write(made: Path, arrays: Mapping[str, Array], extra: Json) -> None:
     known = {name: _write_array(made / f"{name}.bin", x) for name, x in arrays.items()}
     manifest = {"format": FORMAT, "files": known, "extra": extra}
     manifest["sha256"] = _digest_of(manifest)
     _write_file(made / MANIFEST, [json.dumps(manifest, indent=2).encode()])
-    _flush_folder(made)
 
 
 def _write_array(file: Path, x: Array) -> JsonObject:

@@ -100,7 +100,6 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
-from cowclip_merlin.tables import snapshot_writer
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
 
 OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "tempfile.mkdtemp", "fsync")
