@@ -1,5 +1,6 @@
 """A run that starts from another one: rows by value, optimizer state, and what is refused."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -106,13 +107,18 @@ def test_every_known_value_keeps_its_row(days, tmp_path, model, tables, update, 
     assert config.data == str(days[0].path)
 
 
-def test_with_equal_data_all_state_is_that_of_the_run(days, tmp_path):
+def test_with_equal_data_all_state_is_that_of_the_run(days, tmp_path, caplog):
+    """Of its last whole checkpoint; the damaged one after it is said."""
     settings = RunSettings(model="dcnv2", epochs=1, **SMALL)
     train(days[0].path, settings, out=tmp_path / "run", device="cpu")
+    folder = tmp_path / "run/checkpoints"
+    damaged = shutil.copytree(folder / "1", folder / "2") / "weights.0.bin"
+    damaged.write_bytes(b"")
     old, old_optimizer = new_run(days[0], settings)
     Checkpoints(tmp_path / "run/checkpoints", old, old_optimizer).restore()
     new, new_optimizer = new_run(days[0], settings)
     WarmStart(tmp_path / "run", days[0], settings).apply(new, new_optimizer)
+    assert f"{damaged}: damaged" in caplog.text and "using checkpoint 1" in caplog.text
     pairs = [(old.variables, new.variables), (old_optimizer.weights, new_optimizer.weights)]
     for before, after in pairs:
         assert len(before) == len(after) > 4

@@ -11,6 +11,7 @@ epoch (Liu et al., arXiv 2407.01607).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,6 +87,8 @@ class WarmStart:
         their_optimizer.create_state(theirs.trainable_variables)
         checkpoints = Checkpoints(self._folder, theirs, their_optimizer)
         checkpoints.restore(older=settings.early_stopping is None)
+        for damage in checkpoints.skipped:
+            logging.getLogger(__name__).warning("%s", damage)
         matches = {name: self._matches(name) for name in self._data.tables}
         pairs = zip(_slots(their_optimizer, theirs), _slots(optimizer, model), strict=True)
         for old, new in pairs:
