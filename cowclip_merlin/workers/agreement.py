@@ -27,16 +27,11 @@ def arrays_of_all(workers: Workers | None, own: Array) -> list[Array]:
     """
     if workers is None:
         return [own]
-    tf = compat.tensorflow()
-    from cowclip_merlin.workers.collectives import gather, gather_rows
+    from cowclip_merlin.workers.collectives import gather_arrays
 
     bits = np.ascontiguousarray(own).view(np.int32).reshape(-1, 2)
-    with tf.device("CPU:0"):
-        count = tf.constant([len(bits)], tf.int32)
-        counts = gather(workers, count, "length of arrays", host=True)
-        every = gather_rows(workers, tf.constant(bits), counts, "arrays", host=True).numpy()
-    parts = np.split(every, np.cumsum(counts.numpy())[:-1])
-    return [np.ascontiguousarray(part).view(own.dtype).reshape(-1) for part in parts]
+    parts = gather_arrays(workers, bits, "arrays")
+    return [part.reshape(-1).view(own.dtype) for part in parts]
 
 
 def texts_of_all(workers: Workers | None, text: str) -> list[str]:

@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from cowclip_merlin import compat
-from cowclip_merlin.types import Tensor
-from cowclip_merlin.workers.group import Workers
+from cowclip_merlin.types import Array, Tensor
+from cowclip_merlin.workers.group import Count, Workers
 
 tf = compat.tensorflow()
 
@@ -101,6 +103,29 @@ def gather_rows(
     return tf.boolean_mask(every, tf.sequence_mask(counts, size))
 
 
+def gather_arrays(workers: Workers, own: Array, name: str) -> list[Array]:
+    """Return the arrays of all workers, by rank, outside of any graph; between CPUs.
+
+    It is `gather_rows` for NumPy: an operation outside of a graph takes longer than its work.
+
+    Args:
+        workers: this process and the others.
+        own: 32-bit numbers [n, k] with any n.
+        name: of this exchange, the same on all workers.
+    """
+    with tf.device("CPU:0"):
+        count = tf.constant([len(own)], tf.int32)
+        counts = gather(workers, count, f"length of {name}", host=True).numpy()
+        size, step = padded_size(int(counts.max()))
+        padded = np.zeros((size, own.shape[1]), own.dtype)
+        padded[: len(own)] = own
+        x = tf.constant(padded)
+        key = _key(f"rows {name} {own.shape[1]} {x.dtype.name}", step)
+        every = _gather(workers, x, key, host=True).numpy()
+    parts = every.reshape(workers.size, size, own.shape[1])
+    return [part[:n] for part, n in zip(parts, counts.tolist(), strict=True)]
+
+
 def all_to_all(
     workers: Workers, x: Tensor, step: int | Tensor, name: str, *, host: bool = False
 ) -> Tensor:
@@ -121,12 +146,17 @@ def all_to_all(
     )
 
 
-def padded_size(count: int | Tensor) -> tuple[Tensor, Tensor]:
+def padded_size(count: Count) -> tuple[Count, Count]:
     """Return the number of rows to which `count` rows are padded, and the number of that size.
 
-    >>> [int(padded_size(n)[0]) for n in (0, 1, 16, 17, 31, 33, 1000)]
+    >>> [padded_size(n)[0] for n in (0, 1, 16, 17, 31, 33, 1000)]
     [16, 16, 16, 17, 31, 34, 1024]
     """
+    if isinstance(count, int):  # without the hundred operations below
+        count = max(count, _STEPS)
+        doublings = count.bit_length() - _STEPS.bit_length()
+        units = -(-count >> doublings)
+        return units << doublings, doublings * (_STEPS + 1) + units - _STEPS
     count = tf.maximum(tf.cast(count, tf.int32), _STEPS)
     doublings = tf.zeros([], tf.int32)
     for bit in range(5, 31):  # 2^4 is the smallest size

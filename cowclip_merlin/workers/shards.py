@@ -53,7 +53,7 @@ def ask(workers: Workers, questions: Array, owners: Array) -> Asked:
         counts = tf.constant(sends, tf.int32)
         every = gather(workers, counts, "counts of requests", host=True).numpy()
         every = every.reshape(workers.size, workers.size)  # [from, to]
-        size, step = (int(x) for x in padded_size(int(every.max())))
+        size, step = padded_size(int(every.max()))
         first = np.cumsum(sends) - sends
         place = owners[order] * size + np.arange(len(owners)) - first[owners[order]]
         bits = np.zeros((workers.size * size, width), np.int32)

@@ -40,7 +40,13 @@ COUNTS = st.lists(st.integers(0, 2**30), min_size=1, max_size=200)
 
 
 def sizes_of(counts):
+    """Sizes and their numbers, by operations of graphs."""
     return [x.numpy().tolist() for x in padded_size(np.array(counts, np.int32))]
+
+
+@given(COUNTS)
+def test_a_number_has_the_size_that_graphs_compute(counts):
+    assert [*zip(*map(padded_size, counts))] == [tuple(x) for x in sizes_of(counts)]
 
 
 @given(COUNTS)
