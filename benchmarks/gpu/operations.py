@@ -66,10 +66,9 @@ def loaders() -> tuple[ModuleType, ModuleType]:
         The modules `gpu_ops` and `engine` of the project.
     """
     compat.tensorflow = SimpleNamespace
-    for name, folder in (("optimizer", "cowclip_merlin/optimizer"), ("models", "models")):
-        package = ModuleType(f"cowclip_merlin.{name}")  # without what its __init__.py imports
-        package.__path__ = [str(ROOT / folder)]
-        sys.modules[package.__name__] = package
+    package = ModuleType("cowclip_merlin.optimizer")  # without what its __init__.py imports
+    package.__path__ = [str(ROOT / "cowclip_merlin/optimizer")]
+    sys.modules[package.__name__] = package
     from cowclip_merlin.contrib import fused_mlp as fused
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 

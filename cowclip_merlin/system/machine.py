@@ -10,8 +10,6 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import psutil
-
 from cowclip_merlin.types import JsonObject
 
 
@@ -101,6 +99,8 @@ def resident_megabytes(process: int | None = None) -> float:
     >>> 1 < resident_megabytes() <= peak_megabytes() + 1
     True
     """
+    import psutil
+
     return psutil.Process(process).memory_info().rss / 1e6
 
 
@@ -117,6 +117,8 @@ def bytes_left() -> int:
     >>> bytes_left() > 0
     True
     """
+    import psutil
+
     own = psutil.Process().memory_info()
     left = [psutil.virtual_memory().available + psutil.swap_memory().free]
     data = getattr(own, "data", 0)  # only Linux and BSD tell it

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cowclip_merlin.settings import settings_from
@@ -138,11 +139,16 @@ def test_without_row_operations_only_those_without_tensorflow_are_checked(tmp_pa
 @pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH")
 def test_the_operations_without_tensorflow_are_right_on_an_emulated_gpu(tmp_path):
-    """The C++ runs as on a GPU, by the driver on a stream; NumPy has the right results."""
-    file = tmp_path / "emulated.json"
-    code, out, err = run(
-        sys.executable, "benchmarks/gpu_operations.py", "--emulate", "--json", str(file)
-    )
+    """The C++ runs as on a GPU, by the driver on a stream; NumPy has the right results.
+
+    No other package is on the path.
+    """
+    file, packages = tmp_path / "emulated.json", tmp_path / "packages"
+    packages.mkdir()
+    for name in ("numpy", "numpy.libs"):
+        (packages / name).symlink_to(Path(np.__file__).parents[1] / name)
+    words = ("-S", "benchmarks/gpu_operations.py", "--emulate", "--json", str(file))
+    code, out, err = run(sys.executable, *words, PYTHONPATH=str(packages))
     assert code == 0, out + err
     found = json.loads(file.read_text())
     assert len(found["checks"]) >= 40 and not found["wrong"] and "checks are right" in out
