@@ -101,6 +101,8 @@ EDITS = {
     },
 }  # fmt: skip
 COMMANDS = """
+import os, sys
+from contextlib import suppress
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment
@@ -110,8 +112,8 @@ assert main(["prepare", "mine", "log.csv", "--out", "DATA", "--test-fraction", "
              "--max-bad-fraction", "0.1"]) == 0
 assert main(["train", "DATA", "--out", "RUN", "--model", "tower", "--clip", "share", "--r", "0.25",
              "--rule", "triple", "--batch-size", "64", "--mlp", "4", "--epochs", "1",
-             "--update", "dense", "--device", "cpu"]) == 0
-assert main(["inspect", "RUN"]) == main(["evaluate", "RUN", "DATA"]) == 0
+             "--update", "dense", "--device", "cpu", "--diagnostics-every", "0"]) == 0
+assert main(["evaluate", "RUN", "DATA"]) == 0
 assert main(["scale", "--dataset", "criteo", "--to", "8192", "--rule", "triple"]) == 0
 new, usual = (RunSettings(model="dcn", batch_size=8, rule=rule) for rule in ("triple", "none"))
 assert new.hyperparameters("criteo").l2 == 3 * usual.hyperparameters("criteo").l2
@@ -121,7 +123,10 @@ try:
     RunSettings(model="fm", batch_size=8)
 except InputError as error:
     assert str(error).endswith("din, tower"), error
-main(["train", "--help"])
+with suppress(SystemExit):
+    main(["train", "--help"])
+sys.stdout.flush()
+os._exit(0)  # the usual end of a process with TensorFlow and Merlin takes two seconds
 """
 
 
@@ -169,11 +174,12 @@ def test_a_run_has_every_addition(edited, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(edited)},
+        # Its folders are links to those of the repository, whose compiled files stay as they are.
+        env={**os.environ, "PYTHONPATH": str(edited), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
-    for words in ("AUC", "clip share", "clippy, share", "din, tower", "invariant, triple"):
+    for words in ("AUC", "clippy, share", "din, tower", "invariant, triple"):
         assert words in printed
     (row,) = csv.DictReader((tmp_path / "RUN/metrics.csv").open())
     assert float(row["mean_clip_factor"]) == 0.25
