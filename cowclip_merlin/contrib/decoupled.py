@@ -136,26 +136,18 @@ def _decay(var: Variable, weight_decay: float, rate: Tensor) -> tensorflow.Opera
     return var.assign_sub(var * weight_decay * rate, read_value=False)
 
 
-_FORMS = {"adamw": AdamW, "lion": Lion}
-
-
 def dense_optimizer(identifier: object) -> KerasOptimizer:
-    """Convert to an optimizer for the dense weights; AdamW and Lion become those of this module.
+    """Convert an AdamW, a Lion, or an Adam with `weight_decay` to an optimizer of this module.
 
     Args:
-        identifier: a Keras 2 optimizer, its name, or its serialized form. An Adam of Keras with
-            `weight_decay` is an AdamW.
+        identifier: a new Keras 2 optimizer, its name, or its serialized form.
 
     Raises:
         InputError: if CowClip cannot use it.
     """
     name, config = name_and_config(identifier)
-    if name == "adam" and config.get("weight_decay"):
-        name = "adamw"
-    if name not in _FORMS or isinstance(identifier, tf.keras.optimizers.legacy.Optimizer):
-        return compat.legacy_optimizer(identifier)
-    _refuse_settings(name, config, identifier)
-    made = _FORMS[name]
+    made = Lion if name == "lion" else AdamW
+    _refuse_settings(made.__name__, config, identifier)
     names = {*made().get_config(), "lr"} & set(config)
     rate = config.get("learning_rate")
     if isinstance(rate, dict):
@@ -167,10 +159,9 @@ def _refuse_settings(name: str, config: JsonObject, identifier: object) -> None:
     """Refuse what these optimizers would ignore."""
     for setting in _REFUSED:
         if config.get(setting):
-            raise InputError(f"{_FORMS[name].__name__} with {setting} is not supported")
+            raise InputError(f"{name} with {setting} is not supported")
     excluded = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_names")
     if any(getattr(identifier, each, None) for each in excluded):
         raise InputError(
-            f"{_FORMS[name].__name__}: exclude_from_weight_decay is not supported; all dense "
-            "weights decay"
+            f"{name}: exclude_from_weight_decay is not supported; all dense weights decay"
         )

@@ -262,12 +262,11 @@ def _inner_optimizers(
 
 
 def _dense(identifier: KerasOptimizer | str | JsonObject) -> KerasOptimizer:
-    if isinstance(identifier, tf.keras.optimizers.legacy.Optimizer):
-        return identifier
-    name, config = name_and_config(identifier)
     # Keras has these only as new optimizers, so `contrib` has legacy ones that make the same steps.
-    if name in ("adamw", "lion") or (name == "adam" and config.get("weight_decay")):
-        return contributed("dense_optimizer")(identifier)
+    if not isinstance(identifier, tf.keras.optimizers.legacy.Optimizer):
+        name, config = name_and_config(identifier)
+        if name in ("adamw", "lion") or (name == "adam" and config.get("weight_decay")):
+            return contributed("dense_optimizer")(identifier)
     return compat.legacy_optimizer(identifier)
 
 
