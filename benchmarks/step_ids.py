@@ -63,7 +63,7 @@ def fitting(settings: VocabularySettings) -> list[int]:
     free = bytes_left() if of_gpu is None else of_gpu
     for vocabulary in settings.vocabularies:
         needed = BYTES_NEEDED * vocabulary
-        if free is None or needed <= free:
+        if needed <= free:
             chosen.append(vocabulary)
         else:
             print(

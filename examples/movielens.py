@@ -95,6 +95,8 @@ def read(file: Path, separator: str, header: int, columns: int) -> pd.DataFrame:
                 f"{file}, line {line}: {len(row)} columns, need at least {columns}; "
                 "download the file again"
             )
+    if not rows:
+        raise InputError(f"{file}: has no rows; download the file again")
     return pd.DataFrame(rows)
 
 
