@@ -39,11 +39,11 @@ COMMANDS: Mapping[str, str] = {
     "online": "online:ONLINE",
     "scale": "bench:SCALE",
     "bench": "bench:BENCH",
-    "experiment": "experiment",
-    "sweep": "sweep",
-    "tune": "tune",
+    "experiment": "experiment:EXPERIMENT",
+    "sweep": "experiment:SWEEP",
+    "tune": "tune:TUNE",
     "inspect": "scoring:INSPECT",
-    "report": "report",
+    "report": "experiment:REPORT",
 }
 """Command -> its module, and the name of its `Command` there."""
 

@@ -95,15 +95,15 @@ def add_commands(
     Args:
         parser: that gets the commands.
         package: of their modules.
-        commands: name of the command -> its module, and the name of its `Command` there. A module
-            alone has `HELP`, `EXAMPLES`, `add_arguments(parser)` and `run(args)`.
+        commands: name of the command -> its module, and the name of its `Command` there.
         what: attribute of the parsed arguments that takes the command's name.
         run: attribute that takes the function to call.
     """
     options: dict[str, Any] = {"dest": what, "required": True, "metavar": "COMMAND"}
     added = parser.add_subparsers(**options, help="what to do")
     for name, place in commands.items():
-        command = _find(package, place)
+        module, _, constant = place.partition(":")
+        command: Command = getattr(importlib.import_module(f"{package}.{module}"), constant)
         sub = added.add_parser(
             name,
             help=command.help,
@@ -112,15 +112,6 @@ def add_commands(
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_arguments = partial(_add_arguments, sub, command, run)
-
-
-def _find(package: str, place: str) -> Command:
-    module, _, name = place.partition(":")
-    found = importlib.import_module(f"{package}.{module}")
-    if name:
-        return getattr(found, name)
-    add, run = found.add_arguments, found.run
-    return Command(help=found.HELP, examples=found.EXAMPLES, settings=add, run=run)
 
 
 def _add_arguments(parser: CommandParser, command: Command, run: str) -> None:

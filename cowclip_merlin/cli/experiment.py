@@ -1,12 +1,14 @@
-"""`cowclip experiment`: reproduce tables and figures of the paper, and run further ones."""
+"""`cowclip experiment`, `sweep` and `report`: tables and figures of the papers, on your data."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.cli.command import Command, CommandParser, overwrite_option
 from cowclip_merlin.cli.options.experiment_options import (
     add_common_options,
     add_data_options,
@@ -16,27 +18,15 @@ from cowclip_merlin.cli.options.experiment_options import (
     refuse_log_options,
     session_settings_from_args,
 )
+from cowclip_merlin.settings import Settings, option
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
     from cowclip_merlin.experiments.on_data.trainings import Session
     from cowclip_merlin.experiments.session import ResultsSession
 
-HELP = "reproduce a table or figure of a paper on your data, next to the paper's numbers"
-EXAMPLES = """examples:
-  cowclip experiment --list
-  cowclip experiment table2 --data DATA --dry-run
-  cowclip experiment table2 table6 --data DATA --out RESULTS --seeds 3
-  cowclip experiment table3 --data DATA --scale 1/64
-  cowclip experiment mine.yaml --data DATA
-  cowclip experiment monolith_sync admission expiry --log events.csv \\
-      --features events.csv.yaml --out RESULTS --seeds 5
 
-Runs with a result in RESULTS are not repeated, and a stopped run resumes from its checkpoint
-or snapshot. Batch sizes and rates depend on the number of rows; see docs/experiments.md."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_experiment_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip experiment`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="names (see --list) or YAML files")
     parser.add_argument("--list", action="store_true", help="list the experiments and exit")
@@ -45,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_options(parser.add_argument_group("experiments on a log sorted by time"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run_experiments(args: argparse.Namespace) -> int:
     """Run the experiments; return 128 + the signal's number after a signal."""
     from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.definitions import (
@@ -71,14 +61,14 @@ def run(args: argparse.Namespace) -> int:
         )
     if on_data:
         refuse_log_options(args, on_data[0].cli_name)
-        return run_on_data(args, on_data)
+        return _run_on_data(args, on_data)
     check_log_options(args, on_log[0].cli_name)
     from cowclip_merlin.experiments.on_logs.log_runs import LogSession
 
     return _run_each(args, LogSession(log_settings_from_args(args)), on_log)
 
 
-def run_on_data(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
+def _run_on_data(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
     """Run experiments or sweeps on prepared data."""
     from cowclip_merlin.experiments.on_data.trainings import Session
 
@@ -119,3 +109,77 @@ def _train_command_text(session: Session, sweep: Experiment) -> str:
     if chosen is None:
         return ""
     return f"\n\nto train with the best settings:\n  {train_command(chosen)}"
+
+
+EXPERIMENT = Command(
+    help="reproduce a table or figure of a paper on your data, next to the paper's numbers",
+    settings=add_experiment_options,
+    run=run_experiments,
+    examples="""examples:
+  cowclip experiment --list
+  cowclip experiment table2 --data DATA --dry-run
+  cowclip experiment table2 table6 --data DATA --out RESULTS --seeds 3
+  cowclip experiment table3 --data DATA --scale 1/64
+  cowclip experiment mine.yaml --data DATA
+  cowclip experiment monolith_sync admission expiry --log events.csv \\
+      --features events.csv.yaml --out RESULTS --seeds 5
+
+Runs with a result in RESULTS are not repeated, and a stopped run resumes from its checkpoint
+or snapshot. Batch sizes and rates depend on the number of rows; see docs/experiments.md.""",
+)
+
+
+def add_sweep_options(parser: CommandParser) -> None:
+    """Add the arguments of `cowclip sweep`."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names or YAML files of sweeps")
+    add_data_options(parser)
+    add_common_options(parser)
+
+
+def run_sweeps(args: argparse.Namespace) -> int:
+    """Run the sweeps; return 128 + the signal's number after a signal."""
+    from cowclip_merlin.experiments.definitions import load_experiments
+
+    return _run_on_data(args, load_experiments(args.names, sweeps=True))
+
+
+SWEEP = Command(
+    help="score a grid of base values on validation rows, and keep the best for experiments",
+    settings=add_sweep_options,
+    run=run_sweeps,
+    examples="""examples:
+  cowclip sweep sweep_baseline sweep_r --data DATA --out RESULTS --seeds 1
+  cowclip sweep mine.yaml --data DATA --dry-run
+
+A tenth of the training rows is held out and scored; the test rows are not read. The best values
+are written to RESULTS/tuned.json. `cowclip experiment` with the same RESULTS uses them.""",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Settings):
+    """What the page shows, and where it goes."""
+
+    results: tuple[str, ...] = option(
+        help="folders that cowclip experiment wrote", flag="results", nargs="+", metavar="RESULTS"
+    )
+    out: str = option(help="page to write", metavar="FILE")
+    overwrite: bool = overwrite_option("FILE if it exists")
+
+
+def run_report(given: ReportOptions) -> None:
+    """Write the page and print a summary."""
+    from cowclip_merlin.experiments.report import write_report
+
+    summary = write_report(given.results, given.out, overwrite=given.overwrite)
+    print(f"{given.out}: {summary}")
+
+
+REPORT = Command(
+    help="make one self-contained HTML page from the results of experiments",
+    settings=ReportOptions,
+    run=run_report,
+    examples="""examples:
+  cowclip report RESULTS --out report.html
+  cowclip report criteo avazu --out report.html""",
+)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import path_of
-from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.cli.command import Command, CommandParser
 from cowclip_merlin.cli.options.model_options import (
     HIDDEN,
     LAYERS,
@@ -20,28 +20,16 @@ from cowclip_merlin.cli.options.model_options import (
 from cowclip_merlin.recipe import MODEL, choose_search
 from cowclip_merlin.settings import add_options
 from cowclip_merlin.training.run_logs import metric_words
-from cowclip_merlin.training.run_settings import SCHEDULE, RunSettings
+from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.tuning import Tuned
-
-HELP = "search rates, L2, the clip and the number of epochs on validation rows, with Optuna"
-EXAMPLES = """examples:
-  cowclip tune DATA --out TUNED
-  cowclip tune DATA --out TUNED --resume
-  cowclip tune DATA --out TUNED2 --model dcnv2 --batch-size 65536 --clip cowclip --trials 40
-  cowclip train DATA --settings TUNED/settings.yaml --out RUN
-
-All trials have one batch size. The searched rates hold at the base batch size, and the
-rule scales them. A rate or clip that you give is kept and not searched. No test row is read. Of
-several labels, the first one decides.
-Needs Optuna: pip install "cowclip-merlin[tune]"."""
 
 _MINUTES = 30.0
 _UNUSED_RATES = ("bound", "lambda_rel", "lambda_abs")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of `cowclip tune`."""
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="TUNED", help="folder to write")
@@ -61,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ("epochs", "reset_embeddings", "seed", "mlp", *HIDDEN, *LAYERS)
     names += ("multi_task", "experts")
     add_options(parser, RunSettings, *names, "validation_fraction", *SCHEDULE, **changes)
-    add_device_option(parser)
+    add_options(parser, RunOptions, "device")
     parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
 
 
@@ -134,3 +122,20 @@ def _summary(found: Tuned, data: str, out: str) -> str:
     words = ["cowclip", "train", data, "--settings", str(path_of(out) / "settings.yaml")]
     command = shlex.join([*words, "--out", "RUN"])
     return "\n".join([*lines, "to train with the best settings on all train rows:", f"  {command}"])
+
+
+TUNE = Command(
+    help="search rates, L2, the clip and the number of epochs on validation rows, with Optuna",
+    settings=add_arguments,
+    run=run,
+    examples="""examples:
+  cowclip tune DATA --out TUNED
+  cowclip tune DATA --out TUNED --resume
+  cowclip tune DATA --out TUNED2 --model dcnv2 --batch-size 65536 --clip cowclip --trials 40
+  cowclip train DATA --settings TUNED/settings.yaml --out RUN
+
+All trials have one batch size. The searched rates hold at the base batch size, and the
+rule scales them. A rate or clip that you give is kept and not searched. No test row is read. Of
+several labels, the first one decides.
+Needs Optuna: pip install "cowclip-merlin[tune]".""",
+)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from cowclip_merlin.cli.command import Command, CommandParser, add_commands
 
 COMMANDS: Mapping[str, str] = {
-    "replay": "replay",
-    "produce": "produce",
-    "join": "join",
+    "replay": "replay:REPLAY",
+    "produce": "produce:PRODUCE",
+    "join": "join:JOIN",
     "train": "stream:TRAIN",
     "rollback": "stream:ROLLBACK",
     "serve": "stream:SERVE",
-    "demo": "demo",
+    "demo": "demo:DEMO",
 }
 """Command -> its module, and the name of its `Command` there."""
 

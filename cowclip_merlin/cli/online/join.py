@@ -5,23 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
+from cowclip_merlin.cli.command import Command, CommandParser
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.settings import add_options, settings_from
 
-HELP = "make training examples from a log of impressions and a log of clicks"
-EXAMPLES = """examples:
-  cowclip online join --impressions IMPRESSIONS --actions CLICKS --to EXAMPLES \\
-      --features events.csv.yaml --window 10min --negatives 0.1 --state join.state
 
-An impression with a click in the window is a positive at once. One without is a negative when the
-window is over, and is kept with the probability --negatives. The same command goes on where it was
-stopped or killed."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online join`."""
     add = parser.add_argument
     add("--impressions", required=True, metavar="LOG", help=f"log to read: {LOG_FORMS}")
@@ -94,3 +86,17 @@ def _run_on_flink(
         until_end=args.until_end,
     )
     return 0
+
+
+JOIN = Command(
+    help="make training examples from a log of impressions and a log of clicks",
+    settings=add_arguments,
+    run=run,
+    examples="""examples:
+  cowclip online join --impressions IMPRESSIONS --actions CLICKS --to EXAMPLES \\
+      --features events.csv.yaml --window 10min --negatives 0.1 --state join.state
+
+An impression with a click in the window is a positive at once. One without is a negative when the
+window is over, and is kept with the probability --negatives. The same command goes on where it was
+stopped or killed.""",
+)

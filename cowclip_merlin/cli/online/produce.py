@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+from cowclip_merlin.cli.command import Command, CommandParser
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.producing.producer import (
@@ -26,19 +27,8 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.event_log import RawLog
     from cowclip_merlin.online.events.features import LogFeatures
 
-HELP = "play a log, or a generated stream, as messages of events"
-EXAMPLES = """examples:
-  cowclip online produce events.csv --features events.csv.yaml --to EXAMPLES --rate 2000
-  cowclip online produce --generate --features stream.yaml --rate 2000 \\
-      --impressions IMPRESSIONS --actions ACTIONS
 
-A LOG of messages is a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC. --generate makes
-the same events as `cowclip generate --drift` with the same number of events, days and seed. It
-writes their features file, and gives each event its true click probability in the column
-"probability", which the features file does not name. Ctrl-C stops it."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online produce`."""
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="CSV, TSV (also compressed) or parquet to play")
@@ -167,3 +157,19 @@ def _summary(produced: Produced, *, paired: bool) -> str:
         f"{produced.events:,} {what}, {produced.clicks:,} clicks in {produced.seconds:.1f} s "
         f"({rate:,.0f} a second){left}"
     )
+
+
+PRODUCE = Command(
+    help="play a log, or a generated stream, as messages of events",
+    settings=add_arguments,
+    run=run,
+    examples="""examples:
+  cowclip online produce events.csv --features events.csv.yaml --to EXAMPLES --rate 2000
+  cowclip online produce --generate --features stream.yaml --rate 2000 \\
+      --impressions IMPRESSIONS --actions ACTIONS
+
+A LOG of messages is a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC. --generate makes
+the same events as `cowclip generate --drift` with the same number of events, days and seed. It
+writes their features file, and gives each event its true click probability in the column
+"probability", which the features file does not name. Ctrl-C stops it.""",
+)

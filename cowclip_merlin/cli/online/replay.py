@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from cowclip_merlin.cli.command import Command, CommandParser
 from cowclip_merlin.cli.options.online_options import (
     add_max_bad_fraction_option,
     add_online_model_options,
@@ -15,19 +16,8 @@ from cowclip_merlin.cli.options.online_options import (
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.settings import add_options, settings_from
 
-HELP = "score a log with serving copies that are synced at different intervals"
-EXAMPLES = """examples:
-  cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
-      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
-  cowclip online replay events.csv --features events.csv.yaml --out REPLAY --resume \\
-      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
 
-The first --batch-days are only trained. Then each batch is scored before it is trained on, by one
-serving copy of the model for each interval. REPLAY/replay.csv has the AUC of each copy over all
-scored events. Ctrl-C writes a snapshot and stops."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online replay`."""
     parser.add_argument(
         "files", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet"
@@ -83,3 +73,19 @@ def run(args: argparse.Namespace) -> int:
 def _percent(auc: float | str) -> str:
     """An AUC in percent; a dash if all labels are equal."""
     return f"{100 * auc:.3f}" if isinstance(auc, float) else "-     "
+
+
+REPLAY = Command(
+    help="score a log with serving copies that are synced at different intervals",
+    settings=add_arguments,
+    run=run,
+    examples="""examples:
+  cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
+      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
+  cowclip online replay events.csv --features events.csv.yaml --out REPLAY --resume \\
+      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
+
+The first --batch-days are only trained. Then each batch is scored before it is trained on, by one
+serving copy of the model for each interval. REPLAY/replay.csv has the AUC of each copy over all
+scored events. Ctrl-C writes a snapshot and stops.""",
+)

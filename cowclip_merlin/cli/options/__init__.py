@@ -1,1 +1,1 @@
-"""Options that several commands share, and how commands are added to a parser."""
+"""Options that several commands share."""

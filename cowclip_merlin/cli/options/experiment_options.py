@@ -27,12 +27,6 @@ from cowclip_merlin.training.run_settings import RunSettings
 _PATHS = ("log", "features")
 
 
-def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of experiments and sweeps on prepared data."""
-    add_data_options(parser)
-    add_common_options(parser)
-
-
 def add_common_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on prepared data and on a log."""
     names = ("name", "out", "seeds", "mlp")
