@@ -6,7 +6,7 @@ import io
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +16,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.experiments.results import check_outputs_replaceable, check_results_folder
 from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.settings import Settings, options_of, words_of
 from cowclip_merlin.system.machine import PACKAGES, versions
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Json, JsonObject
@@ -56,6 +57,18 @@ class ResultsSession(ABC):
             "command": self.command(experiment),
             "fingerprint": self.fingerprint,
         }
+
+
+def given_words(settings: Settings, *, without: Collection[str]) -> list[str]:
+    """Return the words of the command line for the values that are not the defaults.
+
+    >>> from cowclip_merlin.training import RunSettings
+    >>> given_words(RunSettings(model="dcn", batch_size=8, mlp=(4, 2)), without=("overrides",))
+    ['--model', 'dcn', '--batch-size', '8', '--mlp', '4,2']
+    """
+    known = {name: x.default for name, x in options_of(type(settings)).items()}
+    given = {name: getattr(settings, name) for name in known if name not in without}
+    return words_of(type(settings), {name: x for name, x in given.items() if x != known[name]})
 
 
 class Runs(ABC):

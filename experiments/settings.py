@@ -128,9 +128,6 @@ class LogSettings(Settings):
         at_least=0,
         below=1,
     )
-    options: tuple[str, ...] = option(
-        (), "words of the command line that were given, for the command that repeats this"
-    )
 
     def __post_init__(self) -> None:
         """Reject values that would fail later."""

@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from cowclip_merlin.experiments.session import (
     NO_FIGURE,
     ResultsSession,
     Runs,
+    given_words,
     machine_columns,
     quiet_training,
     settings_columns,
@@ -112,20 +112,10 @@ class Session(ResultsSession):
 
     def command(self, experiment: Experiment) -> str:
         """Return the command that reproduces this; DATA and RESULTS stand for the two folders."""
-        usual = asdict(SessionSettings(data=Path(), out=Path()))
-        given = asdict(self.settings)
         words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
         words += [experiment.cli_name, "--data", "DATA", "--out", "RESULTS"]
-        for name, value in usual.items():
-            if name not in ("data", "out", "device", "lines") and given[name] != value:
-                words += [f"--{name.replace('_', '-')}", _argument(given[name])]
-        return shlex.join(words)
-
-
-def _argument(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value!r}"  # all digits, because another share chooses other rows
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        given = given_words(self.settings, without=("data", "out", "device", "lines"))
+        return shlex.join([*words, *given])
 
 
 class Trainings(Runs):

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from cowclip_merlin.experiments.definitions import LogExperiment
-from cowclip_merlin.experiments.session import ResultsSession, Runs
+from cowclip_merlin.experiments.session import ResultsSession, Runs, given_words
 from cowclip_merlin.experiments.settings import LogSettings
 from cowclip_merlin.experiments.tables import (
     Cell,
@@ -26,6 +26,8 @@ from cowclip_merlin.experiments.tables import (
 )
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.settings import words_of
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.training import RunSettings
@@ -94,7 +96,11 @@ class LogSession(ResultsSession):
         """Return the command that repeats this; LOG, FEATURES and RESULTS stand for paths."""
         words = ["cowclip", "experiment", experiment.cli_name]
         words += ["--log", "LOG", "--features", "FEATURES", "--out", "RESULTS"]
-        return shlex.join([*words, *self.settings.options])
+        words += given_words(self.settings, without=("files", "features", "out", "model"))
+        model = self.settings.model
+        words += given_words(model.run, without=("update", "epochs", "seed", "overrides"))
+        words += words_of(Hyperparameters, model.run.overrides)
+        return shlex.join([*words, *given_words(model, without=("run",))])
 
     def model_of(self, seed: int) -> OnlineSettings:
         """Return the settings of the model with a seed."""

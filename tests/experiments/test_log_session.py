@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 
@@ -99,6 +100,18 @@ def test_the_tables_have_the_ids_kept_and_their_command(replayed, frame):
     )
     assert "--embedding-lr 0.01" in table.command and "--dry-run" not in table.command
     assert table.data.startswith("log.csv: 3,000 events, 2,000 of them scored")
+
+
+def test_the_command_of_a_table_repeats_its_runs(replayed, drifting_log, definitions, capsys):
+    paths = {
+        "LOG": drifting_log / "log.csv",
+        "FEATURES": drifting_log / "log.csv.yaml",
+        "RESULTS": replayed / "results",
+        "sync.yaml": definitions / "sync.yaml",
+    }
+    words = shlex.split(read_table(replayed / "results/tables/sync.json").command)[1:]
+    assert main([*(str(paths.get(word, word)) for word in words), "--dry-run"]) == 0
+    assert "no run is missing" in capsys.readouterr().out
 
 
 def test_nothing_is_repeated(replayed, drifting_log, definitions, monkeypatch, capsys):

@@ -119,19 +119,4 @@ def log_settings_from_args(args: argparse.Namespace) -> LogSettings:
     """Build the settings of experiments on a log from the arguments."""
     # Each run has a seed of its own.
     model = online_settings_from_args(argparse.Namespace(**vars(args), seed=1))
-    return settings_from(args, LogSettings, model=model, options=tuple(_words(args)))
-
-
-def _words(args: argparse.Namespace) -> list[str]:
-    """Return the words of the options that change the results."""
-    given = given_options(args, add_common_options) | given_options(args, add_log_options)
-    paths = {"--out", "--dry-run", *(f"--{name}" for name in _PATHS)}
-    words: list[str] = []
-    for flag, value in given.items():
-        if flag not in paths:
-            words += [flag] if value is True else [flag, _word(value)]
-    return words
-
-
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+    return settings_from(args, LogSettings, model=model)
