@@ -190,6 +190,7 @@ _PLAIN: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "bool": (bool, "give true or false"),
 }
 _WORDS = {
+    "tuple[str | int, ...]": "give a list like [1, 8]",
     "tuple[str, ...]": "give a list of texts",
     "tuple[str, int | str]": "give a label and a multiplier, like [no scaling, 1]",
     "Mapping[int | str, float]": "give numbers by multiplier, like {1: 80.76}",
