@@ -200,9 +200,6 @@ _WORDS = {
 }
 
 
-_options = cache(options_of)
-
-
 def _fits(value: Json, annotation: str) -> bool:
     """Whether a value has the type of an annotation; rates by name are checked one by one."""
     if annotation in _PLAIN:
@@ -241,7 +238,7 @@ def _checked(
     for key, each in known.items():
         if key not in given and each.default is each.default_factory is MISSING:
             raise InputError(f"{path}: {where}{key} is missing; give it")
-    options = _options(of)
+    options = options_of(of)
     for name, each in given.items():
         annotation = str(known[name].type).removesuffix(" | None")
         if not _fits(each, annotation):

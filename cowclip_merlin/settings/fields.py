@@ -7,8 +7,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache, cached_property
 from inspect import cleandoc
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from cowclip_merlin import choices
@@ -83,7 +85,7 @@ class Option:
         """Whether it is a positional argument."""
         return not self.option.startswith("-")
 
-    @property
+    @cached_property
     def dest(self) -> str:
         """The option as a setting: what errors name, and where the parser stores its value."""
         return self.option.removeprefix("--").replace("-", "_")
@@ -93,12 +95,12 @@ class Option:
         """The choices; empty if there are none."""
         return tuple((self.choices() if callable(self.choices) else self.choices) or ())
 
-    @property
+    @cached_property
     def many(self) -> bool:
         """Whether the field holds several values."""
         return self.annotation.startswith(("tuple[", "Sequence["))
 
-    @property
+    @cached_property
     def of(self) -> str:
         """Name of the type of a value."""
         return re.split(r"\W+", self.annotation)[1 if self.many else 0]
@@ -114,7 +116,7 @@ class Option:
         stands = self.default is None and self.shown
         return f"{self.words} (default: {self.shown})" if stands else self.words
 
-    @property
+    @cached_property
     def limits(self) -> dict[str, float]:
         """The limits that are set: name -> number."""
         return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
@@ -242,13 +244,15 @@ def _check(given: Option, value: Any) -> None:
         check_unique({given.dest: values})
 
 
-def options_of(settings: type) -> dict[str, Option]:
+@cache
+def options_of(settings: type) -> Mapping[str, Option]:
     """Return the fields of a class that `option` has defined, by name."""
-    return {
+    found = {
         each.name: replace(each.metadata["option"], name=each.name, annotation=str(each.type))
         for each in fields(settings)
         if "option" in each.metadata
     }
+    return MappingProxyType(found)
 
 
 Made = TypeVar("Made")
