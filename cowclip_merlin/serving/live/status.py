@@ -158,7 +158,7 @@ def _model_content(model: ServedModel) -> JsonObject:
 
 def _sync_content(info: Mapping[str, Json]) -> JsonObject:
     """What the trainer said with the last sync, and how old that is."""
-    names = ("lag", "auc", "rows", "admitted", "expired")
+    names = ("lag", "auc", "rows", "expired")
     return {
         "age_seconds": _age(info.get("time")),
         "event_age_seconds": _age(info.get("event_time")),
