@@ -69,7 +69,7 @@ def make_app(
     app = FastAPI(
         title="CowClip-Merlin",
         version=__version__,
-        description="Click probabilities of a model that is being trained.",
+        description=_ABOUT,
         docs_url=None,  # that page needs a network
         redoc_url=None,
         redirect_slashes=False,
