@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -73,18 +74,22 @@ class Scores:
 
     def count(self, start: float, end: float) -> int:
         """Return how many impressions were scored from a time on, and before another one."""
-        first, last = np.searchsorted(self._times, [start, end])
-        return int(last - first)
+        first, last = self._between(start, end)
+        return last - first
 
     def auc(self, start: float, end: float) -> dict[str, float | None]:
         """Return the AUC of each model; None with fewer than 20 of one class, which say nothing."""
-        first, last = np.searchsorted(self._times, [start, end])
+        first, last = self._between(start, end)
         labels = np.array([key in self.clicked for key in self._keys[first:last]], np.int8)
         few = min(int(labels.sum()), len(labels) - int(labels.sum())) < 20
         return {
             name: None if few else roc_auc(labels, np.array(values[first:last]))
             for name, values in self._scores.items()
         }
+
+    def _between(self, start: float, end: float) -> tuple[int, int]:
+        """The places of the first impression from a time on, and of that from another one on."""
+        return bisect_left(self._times, start), bisect_left(self._times, end)
 
 
 class Watch:
