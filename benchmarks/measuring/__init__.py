@@ -1,1 +1,1 @@
-"""Measure running parts of online training: latency, AUC, and what a kill costs."""
+"""Measure running parts of online training: probes, requests, and a watch of the syncs."""

@@ -6,13 +6,14 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 
 from cowclip_merlin.demo.report import percentiles
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.types import JsonObject
-from measuring.server_client import Answer, NoAnswer, ServerClient
+from measuring.server_client import NoAnswer, ServerClient
 from measuring.sync_watch import Repeat, SyncWatch
 
 STAGES = ("join", "train", "push", "apply")
@@ -28,7 +29,6 @@ class Latency:
     """Seconds of one probe on its way.
 
     Attributes:
-        began: when the impression was sent, seconds since 1970.
         join: until its example was in the log of examples.
         train: until the trainer sent the sync with it.
         push: until that sync was complete in the log of servers.
@@ -36,16 +36,11 @@ class Latency:
         total: of all stages.
     """
 
-    began: float
     join: float
     train: float
     push: float
     apply: float
     total: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 class Prober(Repeat):
@@ -65,8 +60,6 @@ class Prober(Repeat):
     Attributes:
         latencies: of the probes that all servers knew in the end.
         given_up: probes that a server did not know in time.
-        requests: seconds of each request to a server.
-        unanswered: requests that got no answer.
     """
 
     def __init__(
@@ -88,8 +81,7 @@ class Prober(Repeat):
         self._clients = [ServerClient(port) for port in ports]
         self._sent = 0
         self.latencies: list[Latency] = []
-        self.given_up = self.unanswered = 0
-        self.requests: list[float] = []
+        self.given_up = 0
 
     def step(self) -> None:
         """Send one probe, and wait until all servers know it."""
@@ -138,7 +130,9 @@ class Prober(Repeat):
         waiting, versions = list(self._clients), []
         while self._goes_on(began):
             for client in list(waiting):
-                answer = self._ask(client, rows)
+                answer = None
+                with suppress(NoAnswer):  # it is asked again
+                    answer = client.predict(rows)
                 if answer and answer.probabilities[0] != answer.probabilities[1]:
                     waiting.remove(client)
                     versions.append((answer.generation, answer.seq))
@@ -146,16 +140,6 @@ class Prober(Repeat):
                 return time.time(), min(versions)
             self._pause_after(began)
         return None
-
-    def _ask(self, client: ServerClient, rows: Sequence[JsonObject]) -> Answer | None:
-        asked = time.perf_counter()
-        try:
-            answer = client.predict(rows)
-        except NoAnswer:
-            self.unanswered += 1
-            return None
-        self.requests.append(time.perf_counter() - asked)
-        return answer
 
     def _note(self, began: float, joined: float, known: float, version: tuple[int, int]) -> None:
         # A server knows rows a moment before it has the version of their sync.
@@ -170,7 +154,6 @@ class Prober(Repeat):
         seen = min(sync.seen, known)
         self.latencies.append(
             Latency(
-                began=began,
                 join=joined - began,
                 train=sync.sent - joined,
                 push=seen - sync.sent,

@@ -62,18 +62,6 @@ class ServerClient:
         """
         return self._ask("GET", "/v1/status")
 
-    def is_serving(self, inputs: Sequence[str]) -> bool:
-        """Whether the server has a model, which answers a row without any value.
-
-        Args:
-            inputs: names of the columns that a row needs.
-        """
-        try:
-            self.predict([dict.fromkeys(inputs)])
-        except NoAnswer:
-            return False
-        return True
-
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:

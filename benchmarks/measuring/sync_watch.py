@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
-from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
+from cowclip_merlin.online.sync.sync_message import SYNCED, SyncMessage
 
 _RETRY = 0.5  # seconds
 
@@ -78,7 +78,6 @@ class Sync(NamedTuple):
         seen: when it was in the log.
         position: the place in the log of examples up to which the trainer has trained.
         trained: events trained so far.
-        info: what else the trainer said.
     """
 
     generation: int
@@ -87,51 +86,31 @@ class Sync(NamedTuple):
     seen: float
     position: Position
     trained: int
-    info: dict[str, object]
 
 
 class SyncWatch(Repeat):
-    """Reads the log in a thread. It can also copy it to another log, up to a moment.
+    """Reads the log in a thread.
 
     Args:
         log: that servers follow.
-        copy: log that takes the same messages until `stop_copy`; None for none.
 
     Attributes:
         position: up to which the log was read.
         syncs: all syncs so far.
-        starts: when each generation was seen to begin, by number.
-        snapshots: snapshots that were named so far.
     """
 
-    def __init__(self, log: MessageLog, copy: MessageLog | None = None) -> None:
+    def __init__(self, log: MessageLog) -> None:
         super().__init__("syncs", every=0.0)
-        self._log, self._copy = log, copy
-        self.position = log.start()
-        self._copy_lock = threading.Lock()
+        self._log, self.position = log, log.start()
         self.syncs: list[Sync] = []
-        self.starts: dict[int, tuple[float, int]] = {}
-        self.snapshots: list[int] = []
 
     def step(self) -> None:
         """Read messages, or wait a moment for them."""
         messages = self._log.read(self.position, most=64, wait=0.05)
         seen = time.time()
-        if messages:
-            self._relay([message.value for message in messages])
         for message in messages:
             self.position = message.after
             self._note(SyncMessage.decode(message.value), seen)
-
-    def stop_copy(self) -> None:
-        """Copy no more messages after the last complete sync."""
-        with self._copy_lock:
-            self._copy = None
-
-    def _relay(self, values: list[bytes]) -> None:
-        with self._copy_lock:
-            if self._copy is not None:
-                self._copy.append(values)
 
     def _note(self, message: SyncMessage, seen: float) -> None:
         info = message.info
@@ -144,13 +123,8 @@ class SyncWatch(Repeat):
                     seen=seen,
                     position=tuple(info["position"]),
                     trained=int(info["trained"]),
-                    info=dict(info),
                 )
             )
-        elif message.kind == GENERATION:
-            self.starts[message.generation] = (seen, int(info["snapshot"]))
-        elif message.kind == SNAPSHOT:
-            self.snapshots.append(int(info["snapshot"]))
 
     def first_from(self, version: tuple[int, int], *, sent: float) -> Sync | None:
         """Return the first sync that is of a version or a later one, and was not sent before.
