@@ -29,13 +29,13 @@ from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.served_model import ServedModel, Version
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.sync.publisher import sync_parts
-from cowclip_merlin.online.sync.served_changes import ChangedRows
+from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.serving_table import ChangeLog, ServingTable
+from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save_snapshot
 from cowclip_merlin.types import Array
 
@@ -108,7 +108,7 @@ class ServingCopy:
 
     def __init__(self, trainer: OnlineTrainer, every: int | None = None) -> None:
         self._trainer, self.every = trainer, every
-        self._changes: ChangeLog | None = None
+        self._changes: TableChanges | None = None
         self.next_sync: int | None = None
         table = ServingTable(
             trainer.table.num_fields,
@@ -122,11 +122,11 @@ class ServingCopy:
     def start(self) -> None:
         """Follow the trainer from now on: its table remembers changes for this copy."""
         # Without a bound: a server could load a snapshot when too many ids are gone.
-        self._changes = self._trainer.table.track_changes()
+        self._changes = TableChanges(self._trainer.table, bounded=False)
 
     def stop(self) -> None:
         """Follow the trainer no more; the copy stays as it is."""
-        self._trainer.table.stop_tracking(self._changes)
+        self._changes.close()
         self._changes = None
 
     def begin(self, now: int) -> None:
@@ -146,11 +146,9 @@ class ServingCopy:
 
     def sync(self) -> None:
         """Take over the rows that changed since the last sync, and all dense weights."""
-        changes = self._changes.collect()
-        values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
-        for part in sync_parts(self._trainer, ChangedRows(changes, values)):
+        for part in sync_parts(self._trainer, self._changes.collect()):
             self.model.apply(SyncMessage(generation=0, seq=self.model.seq + 1, **part._asdict()))
-        self._changes.clear()
+        self._changes.arrived()
 
     def predict(self, events: Events) -> Array:
         """Return click probabilities of events, float32 [b]."""

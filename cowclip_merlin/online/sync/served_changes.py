@@ -25,13 +25,14 @@ class TableChanges:
 
     Args:
         table: its state may be restored after this.
+        bounded: whether it remembers at most `MOST_GONE` ids without a row.
 
     Attributes:
         breaks_of_others: `own_breaks` of the other workers, as far as they have told.
     """
 
-    def __init__(self, table: GrowingTable) -> None:
-        self._table, self._log = table, table.track_changes(MOST_GONE)
+    def __init__(self, table: GrowingTable, *, bounded: bool = True) -> None:
+        self._table, self._log = table, table.track_changes(MOST_GONE if bounded else None)
         self.breaks_of_others = 0
         self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
 
