@@ -226,6 +226,10 @@ class Checkpoints:
         try:
             found = load_newest(known if older else [max(known)], self._load, damaged)
         except InputError as error:
+            # A run that goes on may have removed those that were being read.
+            if self._workers is None and max(numbers(self.folder), default=0) > max(known):
+                self.skipped.clear()
+                return self.restore(older=older)
             reason = _reason(self.skipped[0] if self.skipped else error)
             remedy = "no other checkpoint is whole; " if older else "restore a copy, or "
             raise InputError(f"{reason}; {remedy}train again") from error

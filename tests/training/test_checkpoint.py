@@ -10,6 +10,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+from cowclip_merlin.training import checkpoint
 from cowclip_merlin.training.checkpoint import Checkpoints, has_checkpoint
 
 HYPERS = ("learning_rate", "decay", "beta_1", "beta_2", "first_dense_rate")
@@ -103,6 +104,28 @@ def test_the_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatc
         for i, x in enumerate(values):
             np.testing.assert_array_equal(found.arrays[f"weights.{i}"], x)
     assert not np.array_equal(before[2], after[2])
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_run_that_goes_on_may_remove_what_is_read(tmp_path, monkeypatch, older):
+    model, optimizer = made(update="lazy")
+    checkpoints, real = Checkpoints(tmp_path, model, optimizer), checkpoint.load_part
+    checkpoints.save()
+
+    def load_part(folder, number, *given, **how):
+        if number == 1:
+            for _ in range(2):
+                step(model, optimizer)
+                checkpoints.save()
+            checkpoints.finish()
+        return real(folder, number, *given, **how)
+
+    monkeypatch.setattr(checkpoint, "load_part", load_part)
+    checkpoints.finish()
+    reader = Checkpoints(tmp_path, Model())
+    reader.restore(older=older)
+    checkpoints.close()
+    assert (reader.number, reader.skipped, sorted(numbers(tmp_path))) == (3, [], [2, 3])
 
 
 def test_another_model_is_refused(tmp_path):
