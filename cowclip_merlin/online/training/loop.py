@@ -30,7 +30,7 @@ from cowclip_merlin.online.training.steps import (
     StepJournal,
 )
 from cowclip_merlin.online.training.trainer import OnlineTrainer, StepPipeline
-from cowclip_merlin.online.training.workers import About, agree
+from cowclip_merlin.online.training.workers import About, agree, refuse_other_events
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import Snapshot, part_of
 from cowclip_merlin.workers import Workers
@@ -170,8 +170,6 @@ class StreamTrainer:
                 self._reader.read_ahead(self._ahead)
         step, self._others = agree(self._group, step, self._about())
         self._agreed_at = time.monotonic()
-        if any(other.trained != self.trained for other in self._others):
-            raise RuntimeError(f"{self._group}: has trained other events than another worker")
         if self._changes is not None:
             self._changes.breaks_of_others = sum(other.breaks for other in self._others)
         return step
@@ -179,7 +177,6 @@ class StreamTrainer:
     def _about(self) -> About:
         return About.of(
             self.trainer.table.statistics(),
-            trained=self.trained,
             signal_number=self._stop.signal_number or 0,
             breaks=self._changes.own_breaks if self._changes is not None else 0,
         )
@@ -214,7 +211,9 @@ class StreamTrainer:
 
     def _train(self, step: Step) -> None:
         """Train on the events of a step, if it has some."""
-        if (events := self._take(step)) is not None:
+        events = self._take(step)
+        refuse_other_events(self._group, 0 if events is None else len(events))
+        if events is not None:
             self._pipeline.submit(events, step.factor)
             self.trained += len(events)
             self._labels.add(events.known_first_labels)

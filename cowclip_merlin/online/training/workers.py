@@ -25,7 +25,7 @@ from cowclip_merlin.tables.layout import TableStatistics
 from cowclip_merlin.tables.serving_table import Changes
 from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.agreement import arrays_of_all, texts_of_all
+from cowclip_merlin.workers.agreement import arrays_of_all, numbers_of_all, texts_of_all
 from cowclip_merlin.workers.collectives import gather_rows, sum_over
 from cowclip_merlin.workers.shards import ask
 
@@ -38,7 +38,6 @@ class About(NamedTuple):
     """What a worker tells of itself before each step.
 
     Attributes:
-        trained: events so far.
         signal_number: the signal that it received; 0 before any.
         rows: ids that have a row there.
         expired: ids that it dropped by their time to live.
@@ -47,7 +46,6 @@ class About(NamedTuple):
         breaks: of its `TableChanges`.
     """
 
-    trained: int = 0
     signal_number: int = 0
     rows: int = 0
     expired: int = 0
@@ -56,12 +54,10 @@ class About(NamedTuple):
     breaks: int = 0
 
     @classmethod
-    def of(
-        cls, table: TableStatistics, *, trained: int = 0, signal_number: int = 0, breaks: int = 0
-    ) -> About:
+    def of(cls, table: TableStatistics, *, signal_number: int = 0, breaks: int = 0) -> About:
         """Return what there is to tell."""
         counts = sum(table.rows), table.expired, table.evicted, table.refused
-        return cls(trained, signal_number, *counts, breaks)
+        return cls(signal_number, *counts, breaks)
 
     @classmethod
     def sum(cls, every: list[About]) -> About:
@@ -81,6 +77,25 @@ def agree(group: Workers, step: Step | None, own: About) -> tuple[Step, list[Abo
     until, factor, now, do, number = told[0][1]
     others = [About(*about) for rank, (about, _) in enumerate(told) if rank != group.rank]
     return Step(tuple(until), factor, now, Do(do), number), others
+
+
+def refuse_other_events(group: Workers | None, count: int) -> None:
+    """Refuse a step of which not all workers have read as many events: they would hang.
+
+    Args:
+        group: this process and the others.
+        count: events that this worker has read.
+
+    Raises:
+        InputError: on all workers, if one has read more or less than worker 0.
+    """
+    counts = numbers_of_all(group, count)
+    for rank, each in enumerate(counts):
+        if each != counts[0]:
+            raise InputError(
+                f"worker {rank} ({group.addresses[rank]}) has read {each:,.0f} events of a step, "
+                f"worker 0 {counts[0]:,.0f}; let all workers read the same log"
+            )
 
 
 class ShardChanges(TableChanges):

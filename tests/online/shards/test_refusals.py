@@ -6,11 +6,13 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.training import workers
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start_workers import start_workers
 from cowclip_merlin.online.training.stream_folder import _refuse_for_workers
-from cowclip_merlin.online.training.workers import _refuse_micro_batches
+from cowclip_merlin.online.training.workers import _refuse_micro_batches, refuse_other_events
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.workers import Workers
 
 
 def settings(**more):
@@ -36,6 +38,17 @@ def test_several_labels():
     two = LogFeatures(label="click", more_labels=("buy",), time="t", categorical=())
     with pytest.raises(InputError, match="labels click, buy: several workers train on one label"):
         _refuse_for_workers(StreamSettings(), two)
+
+
+def test_other_events_of_a_step(monkeypatch):
+    refuse_other_events(None, 64)
+    group, counts = Workers(0, ("a:1", "b:2")), [64.0, 64.0]
+    monkeypatch.setattr(workers, "numbers_of_all", lambda *_: counts)
+    refuse_other_events(group, 64)
+    counts[1] = 20.0
+    words = r"worker 1 \(b:2\) has read 20 events of a step, worker 0 64; let all workers read the "
+    with pytest.raises(InputError, match=words):
+        refuse_other_events(group, 64)
 
 
 @pytest.mark.parametrize(
