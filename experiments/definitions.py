@@ -16,7 +16,7 @@ from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.settings import Settings, option, options_of
+from cowclip_merlin.settings import Settings, option, option_of, options_of
 from cowclip_merlin.system.yaml_file import read_yaml
 from cowclip_merlin.tables.layout import MOST_ADMIT
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
@@ -60,15 +60,15 @@ class ExperimentLine(Settings):
     model: str = option("deepfm", "name of the architecture", choices=choices.MODELS)
     rule: str = option("cowclip", "scaling rule", choices=RULES)
     clip: str | None = option(None, "name of the clip", shown="the rule's", choices=choices.CLIPS)
-    optimizer: str = option("adam", "optimizer", choices=choices.OPTIMIZERS)
-    lr_schedule: str = option("constant", "how the rates fall", choices=choices.LR_SCHEDULES)
-    lr_factor: float = option(0.1, "by what a fall of plateau and step multiplies the rates")
-    lr_every: float = option(1.0, "epochs from fall to fall of step")
-    lr_floor: float | None = option(None, "the smallest rates, as a share of the first ones")
-    activation: str = option("relu", "of the hidden layers", choices=choices.ACTIVATIONS)
-    dropout: float = option(0.0, "share of the hidden layers' outputs that a step sets to 0")
-    batch_norm: bool = option(False, "whether the hidden layers normalize by the batch")
-    reset_embeddings: bool = option(False, "whether each epoch starts with new embeddings")
+    optimizer: str = option_of(RunSettings, "optimizer")
+    lr_schedule: str = option_of(RunSettings, "lr_schedule")
+    lr_factor: float = option_of(RunSettings, "lr_factor")
+    lr_every: float = option_of(RunSettings, "lr_every")
+    lr_floor: float | None = option_of(RunSettings, "lr_floor")
+    activation: str = option_of(RunSettings, "activation")
+    dropout: float = option_of(RunSettings, "dropout")
+    batch_norm: bool = option_of(RunSettings, "batch_norm")
+    reset_embeddings: bool = option_of(RunSettings, "reset_embeddings")
     update: str | None = option(None, "update", shown="the command's", choices=choices.UPDATES)
     epochs: int | None = option(None, "number of epochs", shown="the sizing's", at_least=1)
     overrides: Mapping[str, float] = _by_name()

@@ -7,11 +7,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin import choices
 from cowclip_merlin.addresses import FilePath, expand
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.settings import Settings, device_option, option, option_of
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
 
 def parse_fraction(text: str) -> float:
@@ -62,7 +63,7 @@ class SessionSettings(Settings):
     )
     seeds: int = option(3, "runs of each cell", at_least=1)
     epochs: int | None = option(None, "passes over the rows", shown="10", at_least=1)
-    update: str = option("exact", "{choices}", metavar="UPDATE", choices=choices.UPDATES)
+    update: str = option_of(RunSettings, "update", default="exact", help="{choices}")
     max_multiplier: int | None = option(
         None, "largest batch / base batch", shown="32; 128 from 20.6M rows", at_least=1
     )
@@ -73,14 +74,11 @@ class SessionSettings(Settings):
         at_least=1,
     )
     device: str = device_option()
-    mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
-    multi_task: str = option(
-        "shared_bottom",
-        "several labels: as cowclip train; the first one decides",
-        metavar="HOW",
-        choices=choices.MULTI_TASKS,
+    mlp: tuple[int, ...] = option_of(RunSettings, "mlp")
+    multi_task: str = option_of(
+        RunSettings, "multi_task", help="several labels: as cowclip train; the first one decides"
     )
-    experts: int = option(4, "experts of --multi-task mmoe", at_least=1)
+    experts: int = option_of(RunSettings, "experts")
     lines: tuple[str, ...] = option(
         (), "run only these lines of the table: a;b", shown="all", metavar="LABELS", convert=_labels
     )
@@ -116,17 +114,15 @@ class LogSettings(Settings):
     features: FilePath = option(help="features file of the log", metavar="YAML")
     out: Path = option(help="results folder", metavar="RESULTS")
     model: OnlineSettings = option(help="the model and its training; each run has its own seed")
-    name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
-    seeds: int = option(3, "runs of each cell", at_least=1)
+    name: str | None = option_of(SessionSettings, "name")
+    seeds: int = option_of(SessionSettings, "seeds")
     batch_days: float = option(
         5.0, "days to train before the first event is scored", metavar="D", at_least=0
     )
-    max_bad_fraction: float = option(
-        0.001,
-        "largest share of damaged rows; above it, reading stops",
-        metavar="F",
-        at_least=0,
-        below=1,
+    max_bad_fraction: float = option_of(
+        PrepareSettings,
+        "max_bad_fraction",
+        help="largest share of damaged rows; above it, reading stops",
     )
 
     def __post_init__(self) -> None:
