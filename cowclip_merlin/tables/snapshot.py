@@ -78,7 +78,13 @@ class Divided(Protocol):
 
 
 def save_snapshot(
-    folder: Path | str, number: int, arrays: Mapping[str, Array], extra: Json, *, keep: int = KEEP
+    folder: Path | str,
+    number: int,
+    arrays: Mapping[str, Array],
+    extra: Json,
+    *,
+    keep: int = KEEP,
+    written: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write a snapshot, and remove all but the newest few.
 
@@ -88,6 +94,7 @@ def save_snapshot(
         arrays: by name, which is part of a file name.
         extra: JSON.
         keep: complete snapshots that stay, at least 1.
+        written: is called when the arrays are in files, before the snapshot gets its number.
 
     Returns:
         The folder of the snapshot.
@@ -104,6 +111,7 @@ def save_snapshot(
     _remove_unfinished(folder)
     with _new_snapshot(folder / str(number)) as made:
         _write(made, arrays, extra)
+        written()
     for old in sorted(numbers(folder))[: -max(keep, 1)]:
         _remove(folder / str(old))
     return folder / str(number)

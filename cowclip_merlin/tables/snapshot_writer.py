@@ -6,7 +6,7 @@ Where half of the free memory is too small for the copy, it waits until the snap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -91,25 +91,33 @@ class SnapshotWriter:
         """
         extra = extra | ({WORKERS: self._workers} if self._others else {})
         memory = {name: np.asarray(x) for name, x in arrays.items()}
-        # Of several workers, worker 0 would keep the others from telling that they have failed.
-        size = sum(x.nbytes for x in memory.values())
-        at_once = self._workers == 1 and 2 * size > bytes_left()
+        at_once = 2 * sum(x.nbytes for x in memory.values()) > bytes_left()
         kept = memory if at_once else {name: x.copy() for name, x in memory.items()}
-        self._writing = self._threads.submit(self._save, number, kept, extra, then)
+        written = Event()
+        self._writing = self._threads.submit(self._save, number, kept, extra, written, then)
         if at_once:
-            wait([self._writing])
+            written.wait()
 
     def _save(
         self,
         number: int,
         arrays: Mapping[str, Array],
         extra: Json,
+        written: Event,
         then: Callable[[int], None] | None,
     ) -> int:
-        while not all(number in numbers(part) for part in self._others):
-            if self._closed.wait(_PAUSE):
-                raise InputError(f"{self._folder}: another worker did not write snapshot {number}")
-        save_snapshot(self._folder, number, arrays, extra, keep=self._keep)
+        def wait_for_parts() -> None:
+            written.set()
+            while not all(number in numbers(part) for part in self._others):
+                if self._closed.wait(_PAUSE):
+                    problem = f"another worker did not write snapshot {number}"
+                    raise InputError(f"{self._folder}: {problem}")
+
+        try:
+            keep, wait = self._keep, wait_for_parts
+            save_snapshot(self._folder, number, arrays, extra, keep=keep, written=wait)
+        finally:
+            written.set()
         remove_parts(self._folder, lambda known: known < min(numbers(self._folder)))
         self.problem = None
         if self._copy is not None:

@@ -10,6 +10,7 @@ import pytest
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import snapshot_writer
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 
 ARRAYS = {
     "w": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -101,6 +102,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 
 OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "tempfile.mkdtemp", "fsync")
 work, done, last, fsync = Path(sys.argv[1]), 0, -1, os.fsync
@@ -156,16 +158,31 @@ def test_kill_9_between_any_two_file_operations(tmp_path):
     assert int(done.stdout) > 20  # operations, each of which was the last one once
 
 
-def test_without_memory_for_a_copy_the_snapshot_is_written_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_memory_for_a_copy_the_snapshot_is_written_at_once(tmp_path, monkeypatch, workers):
+    """Also by worker 0, which need not have the parts of others for that."""
     monkeypatch.setattr(snapshot_writer, "bytes_left", lambda: 10)
-    writer, x = snapshot_writer.SnapshotWriter(tmp_path), np.arange(6.0)
-    writer.begin(1, {"x": x}, {})
-    assert writer.busy and not writer.is_writing
-    assert writer.finished() == 1
+    made = [SnapshotWriter(tmp_path, rank=rank, workers=workers) for rank in range(workers)]
+    x, copied = np.arange(6.0), []
+    monkeypatch.setattr(snapshot_writer, "save_snapshot", seen(save_snapshot, copied, x))
+    for writer in made:
+        writer.begin(1, {"x": x}, {})
     x[:] = 0
+    assert [writer.finished(wait=True) for writer in made] == [1] * workers
+    assert copied == [False] * workers
     np.testing.assert_array_equal(load_snapshot(tmp_path).arrays["x"], np.arange(6.0))
-    writer.begin(1, {"x": x}, {})
-    assert writer.failed
+    made[0].begin(1, {"x": x}, {})
     with pytest.raises(InputError, match="1 is not above it"):
-        writer.finished()
-    writer.close()
+        made[0].finished(wait=True)
+    for writer in made:
+        writer.close()
+
+
+def seen(save, copied, x):
+    """Like `save`, but notes whether it is given a copy."""
+
+    def call(folder, number, arrays, *given, **how):
+        copied.append(not np.shares_memory(arrays["x"], x))
+        return save(folder, number, arrays, *given, **how)
+
+    return call

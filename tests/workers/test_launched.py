@@ -77,8 +77,9 @@ def test_a_worker_killed_under_dask_costs_no_bit(rows, by_two, tmp_path, capfd):
     told = capfd.readouterr().err
     assert "worker 1 of 2" in told and "killed by signal 9" in told and "restart 1 of 1" in told
     assert len(parts_of(out)) == 1
-    for folder in ("checkpoints", *(f"checkpoints/workers/{x.name}" for x in parts_of(whole))):
-        assert_same_bits(whole, out, folder)
+    assert_same_bits(whole, out)
+    for part in parts_of(whole):  # rows, two moments and the last steps of both tables
+        assert_same_bits(whole, out, f"checkpoints/workers/{part.name}", least=8)
     assert records[-1]["test_auc"] == pytest.approx(auc_of(whole, 2), abs=1e-6)
 
 
