@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import sys
 import weakref
@@ -124,10 +125,18 @@ def hold_in_large_pages(*arrays: Array) -> list[Array]:
     """
     if not sys.platform.startswith("linux"):
         return []
-    madvise = ctypes.CDLL(None).madvise
     for x in arrays:
         start, end = -(-x.ctypes.data // HUGE) * HUGE, (x.ctypes.data + x.nbytes) // HUGE * HUGE
         if x.nbytes >= LEAST and start < end:
-            for advice in (mmap.MADV_HUGEPAGE, _COLLAPSE):
-                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+            _advise(start, end, mmap.MADV_HUGEPAGE)
+            if _advise(start, end, _COLLAPSE) not in (0, errno.EINVAL):
+                for page in range(start, end, HUGE):  # Linux stops at the first that it cannot move
+                    _advise(page, page + HUGE, _COLLAPSE)
     return []
+
+
+def _advise(start: int, end: int, advice: int) -> int:
+    """Call madvise for a range of addresses; return its error, 0 for none."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    failed = madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+    return ctypes.get_errno() if failed else 0
