@@ -187,10 +187,10 @@ def snapshot(rows: int) -> JsonObject:
     _, cpu = timed(lambda: table.admit(np.arange(rows)[:, None], 0))
     state = table.state()
     with TemporaryDirectory(dir=".") as folder:
-        save = timed(lambda: save_snapshot(Path(folder), 1, state, None))
+        save = timed(lambda: save_snapshot(Path(folder), 1, state, {}))
         load = timed(lambda: load_snapshot(Path(folder)))
         writer = SnapshotWriter(Path(folder))
-        pause = timed(lambda: writer.begin(2, state, None))
+        pause = timed(lambda: writer.begin(2, state, {}))
         behind = timed(lambda: writer.finished(wait=True))
         writer.close()
     seconds = {"save": save, "load": load, "pause": pause, "background": behind}
