@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ MISSING = -(2**63)
 """Id of a missing value."""
 
 _SHORT_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # fits 64 bits for sure
+_LONG_WHOLE = r"^-?[1-9][0-9]{18}$"  # may fit
 
 
 def text_id(text: str) -> int:
@@ -62,13 +63,18 @@ def _id_of_text(text: str) -> int:
         number = int(text)
         if -(2**63) < number < 2**63:
             return number
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
-    return max(int.from_bytes(digest, "little", signed=True), MISSING + 1)
+    return int(_hashes([text.encode("utf-8")])[0])
 
 
 def _is_canonical(text: str) -> bool:
     """Whether these digits, maybe after a minus, are how the number is printed."""
     return str(int(text)) == text
+
+
+def _hashes(texts: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Return the hashes of UTF-8 texts."""
+    digests = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
+    return np.maximum(np.frombuffer(digests, "<i8"), MISSING + 1)
 
 
 def text_ids(column: ArrowColumn, *, keep_text: bool = False) -> npt.NDArray[np.int64]:
@@ -97,12 +103,16 @@ def _distinct_ids(texts: pa.Array) -> npt.NDArray[np.int64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    whole = pc.match_substring_regex(texts, _SHORT_WHOLE)
+    def where(form: str) -> npt.NDArray[np.bool_]:
+        return np.asarray(pc.match_substring_regex(texts, form)).astype(bool)
+
+    whole = where(_SHORT_WHOLE)
     ids = np.empty(len(texts), np.int64)
-    mask = whole.to_numpy(zero_copy_only=False).astype(bool)
-    ids[mask] = texts.filter(whole).cast(pa.int64()).to_numpy()
-    others = texts.filter(pc.invert(whole)).to_pylist()
-    ids[~mask] = [_id_of_text(text) if text else MISSING for text in others]
+    ids[whole] = texts.filter(pa.array(whole)).cast(pa.int64()).to_numpy()
+    ids[~whole] = _hashes(texts.filter(pa.array(~whole)).cast(pa.binary()).to_pylist())
+    for i in np.flatnonzero(where(_LONG_WHOLE)).tolist():
+        ids[i] = _id_of_text(texts[i].as_py())
+    ids[np.asarray(pc.equal(texts, "")).astype(bool)] = MISSING
     return ids
 
 
