@@ -10,6 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -70,12 +71,23 @@ class StreamColumn:
         """
         import pyarrow as pa
 
-        found = None if as_text else self._of_one_type(rows)
+        values = None if as_text else self._values(rows)
+        found = None if values is None else self._of_one_type(values)
         if found is not None:
             return found
         return pa.array(self.cells(rows, damage, self.text_of), pa.string())
 
-    def _of_one_type(self, rows: Sequence[Row]) -> pa.Array | None:
+    def _values(self, rows: Sequence[Row]) -> list[Json] | None:
+        """Return the values of all rows; None if one lacks the column and may not."""
+        name = self.name
+        if self.optional:
+            return [row.get(name) for row in rows]
+        try:
+            return [row[name] for row in rows]
+        except KeyError:
+            return None
+
+    def _of_one_type(self, values: Sequence[Json]) -> pa.Array | None:
         """Return text or numbers whose values surely count; None if some may not.
 
         What it returns has the ids, numbers and times that the texts of the values have.
@@ -83,12 +95,8 @@ class StreamColumn:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        name = self.name
+        kinds = {*map(type, values)} - {NoneType}
         try:
-            values = (
-                [row.get(name) for row in rows] if self.optional else [row[name] for row in rows]
-            )
-            kinds = {*map(type, values)} - {NoneType}
             if kinds <= {str}:
                 return pa.array([value or None for value in values], pa.string())
             if kinds == {int} and self.is_id:
@@ -96,22 +104,27 @@ class StreamColumn:
                 return whole if pc.min(whole).as_py() > -_WHOLE else None
             if kinds <= {int, float} and not self.is_id:
                 return pa.array(values, pa.float64())  # refuses integers that it would round
-        except (KeyError, ValueError, OverflowError):
+        except (ValueError, OverflowError):
             pass
         return None
 
     def cells(
         self, rows: Sequence[Row], damage: Damage, convert: Callable[[Json], Cell]
     ) -> list[Cell | None]:
-        """Return the values of all rows, converted; None where one is missing or wrong."""
+        """Return the values of all rows, converted; None where one is missing or wrong.
+
+        A row that is damaged already gets None, too: what else is wrong there takes time to say.
+        """
         cells: list[Cell | None] = [None] * len(rows)
         for i, row in enumerate(rows):
+            if i in damage.reasons:
+                continue
             try:
                 cells[i] = convert(row.get(self.name) if self.optional else row[self.name])
             except KeyError:
-                damage.reasons.setdefault(i, f"no {self.name!r}; {self.remedy}")
+                damage.reasons[i] = f"no {self.name!r}; {self.remedy}"
             except ValueError as error:
-                damage.reasons.setdefault(i, str(error))
+                damage.reasons[i] = str(error)
         return cells
 
     def text_of(self, value: Json) -> str | None:
@@ -173,13 +186,33 @@ class CategoricalColumn(IdColumn):
     text: bool = False
 
     def of_rows(self, rows: Sequence[Row], damage: Damage, *, as_text: bool = False) -> pa.Array:
-        """Return the values of all rows, lists of text if a row may have several."""
+        """Return the values of all rows, lists of text or numbers if a row may have several."""
         import pyarrow as pa
 
         if self.lists is None:
             return super().of_rows(rows, damage, as_text=as_text)
+        found = self._lists_of_one_type(self._values(rows))
+        if found is not None:
+            return found
         lists = self.cells(rows, damage, self.texts_of)
         return pa.array([each or [] for each in lists], pa.list_(pa.string()))
+
+    def _lists_of_one_type(self, values: Sequence[Json] | None) -> pa.Array | None:
+        """As `_of_one_type`, of lists, or of texts with the separator; None for no values, too."""
+        import pyarrow as pa
+
+        kinds = {*map(type, values or ())} - {NoneType}
+        if kinds == {str}:
+            lists = [text.split(self.lists.separator) if text else () for text in values]
+        elif kinds == {list}:
+            lists = [each or () for each in values]
+        else:
+            return None
+        flat = self._of_one_type([*chain.from_iterable(lists)])
+        if flat is None or flat.null_count:  # a list has no missing values
+            return None
+        starts = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+        return pa.ListArray.from_arrays(pa.array(starts), flat)
 
     def texts_of(self, value: Json) -> list[str]:
         """Return the texts of several values, without missing ones, as `lists_of_values` does.
@@ -277,10 +310,19 @@ class VectorColumn(StreamColumn):
         """Return lists of float32 numbers, zeros where one is wrong."""
         import pyarrow as pa
 
-        vectors = np.zeros((len(rows), self.length), np.float32)
-        for vector, cell in zip(vectors, self.cells(rows, damage, self.vector_of)):
-            vector[:] = 0 if cell is None else cell
+        vectors = self._of_numbers(self._values(rows))
+        if vectors is None:
+            vectors = np.zeros((len(rows), self.length), np.float32)
+            for vector, cell in zip(vectors, self.cells(rows, damage, self.vector_of)):
+                vector[:] = 0 if cell is None else cell
         return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.length)
+
+    def _of_numbers(self, values: Sequence[Json] | None) -> npt.NDArray[np.float32] | None:
+        """Return vectors that are lists of finite numbers; None if one may be none."""
+        if {*map(type, values or ())} != {list} or {*map(len, values)} != {self.length}:
+            return None
+        flat = [*chain.from_iterable(values)]
+        return _finite(flat) if {*map(type, flat)} <= {int, float} else None
 
     def numbers(self, values: pa.Array, damage: Damage) -> npt.NDArray[np.float32]:
         """Return the vectors of all rows, float32 [n, length]."""

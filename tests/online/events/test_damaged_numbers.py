@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.events.columns import VectorColumn, text_of_value
+from cowclip_merlin.online.events.columns import StreamColumn, VectorColumn, text_of_value
 from cowclip_merlin.online.events.events import Damage
 from cowclip_merlin.online.events.values import parse_times
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vector_values
@@ -211,3 +211,14 @@ def test_a_reason_is_made_once():
     for _ in range(3):
         damage.add(np.array([True, False]), lambda i: made.append(i) or "wrong")
     assert made == [0] and damage.reasons == {0: "wrong"}
+
+
+def test_of_a_damaged_row_no_more_is_read():
+    damage, read = Damage(), []
+    rows = [{"a": [], "b": []}, {"a": "1", "b": "2"}, {"b": {}}]
+    for name in "ab":
+        column = StreamColumn(name=name)
+        column.cells(
+            rows, damage, lambda value, column=column: read.append(value) or column.text_of(value)
+        )
+    assert read == [[], "1", "2"] and list(damage.reasons) == [0, 2]

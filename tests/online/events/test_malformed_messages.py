@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.events.columns import StreamColumn
+from cowclip_merlin.online.events.columns import StreamColumn, VectorColumn
 from cowclip_merlin.online.events.messages import encode_messages, encode_requests, refuse_ahead
 
 FEATURES = """\
@@ -86,6 +86,8 @@ INTEGERS = (
     st.integers(-(2**70), 2**70) | st.integers(-9, 9) | st.sampled_from([-(2**63), 2**53 + 1])
 )
 KINDS = [INTEGERS, st.floats(), INTEGERS | st.floats(), st.text(max_size=9), st.integers(0, 2**31)]
+KINDS += [st.lists(kind | st.none(), max_size=3) for kind in KINDS]
+KINDS += [st.lists(kind, min_size=2, max_size=2) for kind in KINDS[:4]]
 OF_ONE_KIND = st.sampled_from(KINDS).flatmap(lambda kind: st.lists(kind | st.none(), min_size=4))
 COLUMNS_OF_ONE_KIND = st.dictionaries(st.sampled_from(COLUMNS + ADDED), OF_ONE_KIND)
 
@@ -95,6 +97,11 @@ COLUMNS_OF_ONE_KIND = st.dictionaries(st.sampled_from(COLUMNS + ADDED), OF_ONE_K
 @example(rows=[ROW] * 4, columns={"user": [-(2**63), 1 - 2**63, 2**63 - 1, None]})
 @example(rows=[ROW] * 4, columns={"item": ["", "a", "7.0", None], "request": ["", "b", "c", "d"]})
 @example(rows=[ROW] * 4, columns={"time": [float("inf"), float("nan"), 9.5, -1]})
+@example(rows=[ROW] * 4, columns={"tags": [[7, 8], None, [], [2**63 - 1]]})
+@example(rows=[ROW] * 4, columns={"tags": [["a", "7.0"], None, [], ["7"]]})
+@example(rows=[ROW] * 4, columns={"tags": ["a|b", "", None, "7.0|a||"]})
+@example(rows=[ROW] * 4, columns={"text": [[2**63, 1], [0.1, 1e30], [-0.0, 3.5], [2**53 + 1, 0]]})
+@example(rows=[ROW] * 4, columns={"text": [[1, 2], [0.1, 1e39], [1], [10**400, 1]]})
 @example(rows=[ROW] * 4, columns={"price": [2**53 + 1, 1e300, 0, None], "weight": [-1, 1, 2.0, 0]})
 def test_a_column_of_one_type_is_read_as_its_texts(features, rows, columns):
     for name, values in columns.items():
@@ -103,6 +110,7 @@ def test_a_column_of_one_type_is_read_as_its_texts(features, rows, columns):
     events, damage = encode_messages(messages, features)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StreamColumn, "_of_one_type", lambda *_: None)
+        patch.setattr(VectorColumn, "_of_numbers", lambda *_: None)
         texts, wrong = encode_messages(messages, features)
     assert damage.reasons == wrong.reasons
     for i in set(range(4)) - set(damage.reasons):
