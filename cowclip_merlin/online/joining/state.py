@@ -32,8 +32,12 @@ CREATE INDEX click_keys ON clicks (key);
 CREATE INDEX click_times ON clicks (time);
 CREATE TABLE progress (progress TEXT NOT NULL, outbox BLOB NOT NULL);
 """
-_ARRIVED = "CREATE TEMP TABLE arrived (key TEXT NOT NULL, time INTEGER NOT NULL, waited INTEGER)"
-"""Clicks that are being matched, in their order; the row of `clicks` in which one has waited."""
+_ARRIVED = """
+CREATE TEMP TABLE arrived (key TEXT NOT NULL, time INTEGER NOT NULL, waited INTEGER,
+                           impression INTEGER)
+"""
+"""Clicks that are being matched, in their order: the row of `clicks` in which one has waited, and
+that of the impression that it belongs to."""
 
 _FORMAT = 2
 _CACHE_KILOBYTES = 65_536
@@ -109,12 +113,10 @@ class JoinState:
 
     def __init__(self, file: Path, settings: JoinSettings) -> None:
         self._file, self._settings = file, settings
-        since, until = settings.lateness, settings.clicks_until
         self._is_repeat = (
             "EXISTS (SELECT 1 FROM impressions e WHERE e.key = i.key AND e.rowid < i.rowid "
             f"AND e.time >= i.time - {settings.kept})"
         )
-        self._belongs = f"c.key = i.key AND c.time BETWEEN i.time - {since} AND i.time + {until}"
         if not file.parent.is_dir():
             raise InputError(f"{file.parent}: no such folder; make it first")
         if file.is_dir():
@@ -165,6 +167,13 @@ class JoinState:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _belongs(self, clicks: str) -> str:
+        """Whether a click of a table belongs to the impression i, of which there is one at most."""
+        since, until = self._settings.lateness, self._settings.clicks_until
+        return (
+            f"{clicks}.key = i.key AND {clicks}.time BETWEEN i.time - {since} AND i.time + {until}"
+        )
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Tell what is wrong with the file in one line; errors of this program stay as they are."""
@@ -213,9 +222,10 @@ class JoinState:
         run("DELETE FROM arrived")
         if run("SELECT 1 FROM clicks LIMIT 1").fetchone():
             run(
-                "INSERT INTO arrived SELECT c.key, c.time, c.rowid "
-                f"FROM impressions i CROSS JOIN clicks c WHERE i.rowid > ? AND {self._belongs} "
-                "ORDER BY i.rowid, c.time, c.rowid",
+                "INSERT INTO arrived SELECT clicks.key, clicks.time, clicks.rowid, i.rowid "
+                "FROM impressions i CROSS JOIN clicks "
+                f"WHERE i.rowid > ? AND {self._belongs('clicks')} "
+                "ORDER BY i.rowid, clicks.time, clicks.rowid",
                 (last,),
             )
             run("DELETE FROM clicks WHERE rowid IN (SELECT waited FROM arrived)")
@@ -225,9 +235,10 @@ class JoinState:
         """Let clicks arrive: key and time. Those without an impression wait for it."""
         self._db.execute("DELETE FROM arrived")
         self._db.executemany("INSERT INTO arrived (key, time) VALUES (?, ?)", rows)
+        found = f"SELECT i.rowid FROM impressions i WHERE {self._belongs('arrived')}"
+        self._db.execute(f"UPDATE arrived SET impression = ({found})")
         self._db.execute(
-            "INSERT INTO clicks SELECT key, time FROM arrived c "
-            f"WHERE NOT EXISTS (SELECT 1 FROM impressions i WHERE {self._belongs})"
+            "INSERT INTO clicks SELECT key, time FROM arrived WHERE impression IS NULL"
         )
 
     def clicked(self, over: int) -> list[Row]:
@@ -245,7 +256,7 @@ class JoinState:
             "SELECT i.rowid, i.time, i.status, i.value, count(*), sum(c.time < i.time), "
             f"min(CASE WHEN c.time <= i.time + {self._settings.window} OR i.time < ? "
             "THEN c.rowid END) AS first, c.time "  # of the row with the minimum, says SQLite
-            f"FROM arrived c CROSS JOIN impressions i WHERE {self._belongs} "
+            "FROM arrived c CROSS JOIN impressions i ON i.rowid = c.impression "
             "GROUP BY i.rowid ORDER BY first",
             (over,),
         ).fetchall()
