@@ -8,7 +8,7 @@ Each file is named after the number of messages that were appended before it:
 A message survives the death of its writer as soon as `append` returns. Linux writes it to the disk
 some seconds later, so a power failure may cost the newest messages. What a killed writer left at
 the end of a file is not read, and the next writer replaces it. A damaged message before others is
-an error.
+an error: a mark, its length and a checksum precede each.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import fcntl
 import itertools
 import os
 import re
+import struct
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.frames import has_message, pack, size_of, values_from
 from cowclip_merlin.online.logs.message_log import (
     LogUnavailable,
     Message,
@@ -39,6 +40,12 @@ SEGMENT_BYTES = 1 << 26
 
 _PAUSE = 0.005  # seconds between two looks for new messages
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+MARK = b"\xc0msg"
+"""Begins each message; no UTF-8 text contains its first byte, and a file of zeros no mark."""
+
+_HEADER = struct.Struct("<4sII")  # mark, length, checksum
+_FIRST_READ, _MOST_READ = 1 << 16, 1 << 20
 
 
 class FileLog(MessageLog):
@@ -287,3 +294,69 @@ def _write_all(target: int, data: bytes, offset: int) -> None:
     while rest:
         written = os.pwrite(target, rest, offset)
         rest, offset = rest[written:], offset + written
+
+
+def pack(values: Iterable[bytes]) -> bytes:
+    """Return messages as the bytes of a file.
+
+    >>> len(pack([b"a", b"bc"])) == size_of(b"a") + size_of(b"bc")
+    True
+    """
+    return b"".join(_HEADER.pack(MARK, len(x), _checksum(x)) + x for x in values)
+
+
+def size_of(value: bytes) -> int:
+    """Return the number of bytes that a message takes in a file."""
+    return _HEADER.size + len(value)
+
+
+def values_from(target: int, offset: int) -> Iterator[bytes]:
+    """Yield the messages of an open file from an offset on, up to the first incomplete one."""
+    size = _FIRST_READ
+    while data := os.pread(target, size, offset):
+        place = 0
+        while (value := _value_at(data, place)) is not None:
+            yield value
+            place += size_of(value)
+        offset += place
+        if place:
+            size = min(2 * size, _MOST_READ)
+        else:  # the message is longer than what was read, or not complete
+            size = _size_at_start(data)
+            if not len(data) < size <= os.fstat(target).st_size - offset:
+                return
+
+
+def has_message(target: int, offset: int) -> bool:
+    """Look for a complete message that begins anywhere after an offset of an open file."""
+    data = os.pread(target, max(os.fstat(target).st_size - offset, 0), offset)
+    place = data.find(MARK)
+    while place >= 0:
+        if _value_at(data, place) is not None:
+            return True
+        place = data.find(MARK, place + 1)
+    return False
+
+
+def _size_at_start(data: bytes) -> int:
+    """The bytes of the message at the start, of which a part may be there; 0 if it has no mark."""
+    if len(data) < _HEADER.size:
+        return 0
+    mark, length, _ = _HEADER.unpack_from(data)
+    return _HEADER.size + length if mark == MARK else 0
+
+
+def _value_at(data: bytes, place: int) -> bytes | None:
+    """The message at a place; None if it is not complete."""
+    if len(data) - place < _HEADER.size:
+        return None
+    mark, length, checksum = _HEADER.unpack_from(data, place)
+    place += _HEADER.size
+    value = data[place : place + length]
+    whole = mark == MARK and len(value) == length and _checksum(value) == checksum
+    return value if whole else None
+
+
+def _checksum(value: bytes) -> int:
+    """The CRC-32, begun with the length: a mark and zeros must not be an empty message."""
+    return zlib.crc32(value, len(value) + 1)

@@ -9,8 +9,8 @@ from typing import NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.address import LogAddress
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
+from cowclip_merlin.online.logs.open_log import LogAddress
 from cowclip_merlin.types import Json
 
 FORM = "kafka://HOST[:9092]/TOPIC[/PARTITION][?OPTION=VALUE]"

@@ -24,7 +24,6 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.kafka_errors import (
     CONSUMER,
     FORM,
@@ -45,6 +44,7 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     in_parts,
 )
+from cowclip_merlin.online.logs.open_log import parse_address
 from cowclip_merlin.online.logs.partitions import merged, places_of, position_of, positions
 
 _AT_ONCE = 1 << 25  # bytes that wait for an acknowledgement

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.logs.frames import pack, size_of
+from cowclip_merlin.online.logs.file_log import pack, size_of
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 
 FIRST = f"{0:020d}.log"

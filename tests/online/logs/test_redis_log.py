@@ -12,7 +12,7 @@ from redis import exceptions
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
-from cowclip_merlin.online.logs.redis_errors import log_error
+from cowclip_merlin.online.logs.redis_log import log_error
 from cowclip_merlin.system.processes import free_ports
 
 pytestmark = [
