@@ -26,12 +26,11 @@ from cowclip_merlin.online.replaying.replay_results import (
     PredictionFiles,
 )
 from cowclip_merlin.online.replaying.settings import ReplaySettings
-from cowclip_merlin.online.served_model import ServedModel, Version
+from cowclip_merlin.online.served_model import DenseScorer, ServedModel, Version
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.sync.publisher import sync_parts
 from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.sync.sync_message import SyncMessage
-from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped

@@ -221,7 +221,7 @@ def _set_up_tensorflow(threads: int) -> None:
 @contextmanager
 def _following(follower: Follower, server: uvicorn.Server) -> Iterator[None]:
     """Follow the log in a thread within the block; a refusal ends the server, and is raised."""
-    from cowclip_merlin.online.training import dense_scorer  # noqa: F401  imports Merlin Models
+    from cowclip_merlin.online.training import trainer  # noqa: F401  imports Merlin Models
 
     stop, refusals = threading.Event(), []
 

@@ -11,10 +11,10 @@ from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.run_config import CONFIG, online_config
+from cowclip_merlin.online.served_model import DenseScorer
 from cowclip_merlin.online.sync import served_changes, sync_message
 from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
-from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower
