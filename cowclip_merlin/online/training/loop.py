@@ -16,6 +16,7 @@ from cowclip_merlin.online.new_columns import lacking_in
 from cowclip_merlin.online.report import Values
 from cowclip_merlin.online.service import Service, Timer
 from cowclip_merlin.online.training.recent_scores import LabelStretch, TargetScores
+from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.run_snapshots import RunSnapshots
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
@@ -25,7 +26,6 @@ from cowclip_merlin.online.training.steps import (
     WAIT,
     Do,
     EventReader,
-    RepeatFilter,
     Step,
     StepJournal,
 )

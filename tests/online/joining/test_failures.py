@@ -34,7 +34,8 @@ from cowclip_merlin.online.joining.state import JoinState
 from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
-from cowclip_merlin.online.training.steps import EventReader, RepeatFilter
+from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.steps import EventReader
 
 STATEMENTS = ("add_impressions", "add_clicks", "set_status", "end_windows", "forget_impressions",
               "forget_clicks", "save_progress")  # fmt: skip

@@ -13,7 +13,8 @@ from cowclip_merlin.online.logs import message_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.training import steps
-from cowclip_merlin.online.training.steps import EventReader, RepeatFilter
+from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.steps import EventReader
 
 DAMAGED = b'{"click": 2}'
 

@@ -31,7 +31,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import open_log
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.training import steps
-from cowclip_merlin.online.training.steps import EventReader, RepeatFilter, StepJournal
+from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.steps import EventReader, StepJournal
 
 KILLS = int(os.environ.get("KILLS", "2"))
 MORE = 300  # events before each kill

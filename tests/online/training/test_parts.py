@@ -22,8 +22,9 @@ from cowclip_merlin.online.producing.producer import Producer, ProduceSettings
 from cowclip_merlin.online.service import Service
 from cowclip_merlin.online.training import recent_scores
 from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores, TargetScores
+from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
-from cowclip_merlin.online.training.steps import EventReader, RepeatFilter, Step, StepJournal
+from cowclip_merlin.online.training.steps import EventReader, Step, StepJournal
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import Target, targets_of
 
