@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.cli.options.online_options import online_settings_from_args
@@ -55,7 +58,7 @@ def check(words: list[str]) -> None:
     """Fail if the command could not be meant.
 
     Raises:
-        SystemExit, InputError: by `cowclip`'s own parser.
+        SystemExit, InputError: by the own parser of `cowclip` or of a benchmark.
         AssertionError: a file, a target or a program that is not there.
     """
     program, *rest = words
@@ -74,6 +77,8 @@ def check(words: list[str]) -> None:
     elif re.fullmatch(r"(\.venv-\w+/bin/)?python3?", program):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
         assert (ROOT / target).is_file(), target
+        if re.fullmatch(r"benchmarks/\w+\.py", target) and rest[1:]:
+            check_benchmark(target, rest[1:])
     elif program == "make":
         assert rest[0] in TARGETS, rest[0]
     elif program == "pip":
@@ -83,6 +88,23 @@ def check(words: list[str]) -> None:
         assert (ROOT / program).is_file(), program
     else:
         assert program in SHELL or "=" in program, f"{program}: unknown to this test"
+
+
+def check_benchmark(script: str, words: list[str]) -> None:
+    """Parse the options of a script of benchmarks, or of a part of it.
+
+    Raises:
+        SystemExit: by its own parser.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        module = importlib.import_module(Path(script).stem)
+        if hasattr(module, "SUITE"):
+            assert words[0] in module.SUITE.parts, words[0]
+            benchmark, words = module.SUITE.part(words[0]), words[1:]
+        else:
+            benchmark = module.BENCHMARK
+        benchmark.parser(script).parse_args(words)
 
 
 def _without_file(words: list[str]) -> list[str]:

@@ -142,6 +142,7 @@ def test_the_readme_opens_with_commands_that_exist():
 @pytest.mark.parametrize(
     "line",
     ["cowclip train DATA", "cowclip trane", "python no/such.py", "make coffee", "rm -rf /",
+     "python benchmarks/days.py --weeks 2", "python benchmarks/step.py dance --rounds 1",
      "cowclip train DATA --out R --model deepfn --batch-size 4"],
 )  # fmt: skip
 def test_a_wrong_command_is_noticed(line):
