@@ -4,26 +4,128 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli.command import Command, CommandParser, overwrite_option
-from cowclip_merlin.cli.options.experiment_options import (
-    add_common_options,
-    add_data_options,
-    add_log_options,
-    check_log_options,
-    log_settings_from_args,
-    refuse_log_options,
-    session_settings_from_args,
+from cowclip_merlin.cli.options import (
+    HIDDEN,
+    LAYERS,
+    RULE,
+    UNUSED_RATES,
+    add_rate_options,
+    add_schedule_options,
+    add_table_options,
+    online_settings_from_args,
 )
-from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.settings import LogSettings, SessionSettings
+from cowclip_merlin.settings import Settings, add_options, option, settings_from
+from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
     from cowclip_merlin.experiments.on_data.trainings import Session
     from cowclip_merlin.experiments.session import ResultsSession
+
+_PATHS = ("log", "features")
+
+
+def add_common_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of experiments on prepared data and on a log."""
+    names = ("name", "out", "seeds", "mlp")
+    add_options(parser, SessionSettings, *names, out={"default": "results"})
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs and their time, train nothing"
+    )
+
+
+def add_data_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of experiments on prepared data."""
+    changes: dict[str, dict[str, Any]] = {name: {"default": None} for name in ("data", "lines")}
+    changes["scale"] = {"default": "1"}
+    names = ("data", "epochs", "scale", "update", "max_multiplier", "steps", "multi_task")
+    names += ("experts", "lines", "device")
+    add_options(parser, SessionSettings, *names, **changes)
+
+
+def add_log_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of experiments on a log."""
+    of_log: dict[str, dict[str, Any]] = {
+        "files": {"default": None},
+        "features": {"default": None},
+        "model": {"default": "deepfm"},
+        "batch_size": {"default": 1024, "help": "events per step"},
+        "preset": {"shown": "criteo"},
+        "clip": {"choices": choices.kernel_clips},
+    }
+    add_options(parser, LogSettings, "files", "features", **of_log)
+    add_options(parser, RunSettings, "model", "batch_size", **of_log)
+    add_options(parser, LogSettings, "batch_days")
+    add_options(parser, RunSettings, *RULE, "backend", **of_log)
+    add_rate_options(parser, without=(*UNUSED_RATES, "initial_accumulator"))
+    add_schedule_options(parser)
+    add_options(parser, RunSettings, *HIDDEN, *LAYERS)
+    add_options(parser, LogSettings, "max_bad_fraction")
+    add_table_options(parser)
+
+
+def given_options(
+    args: argparse.Namespace, add: Callable[[argparse.ArgumentParser], None]
+) -> dict[str, Any]:
+    """Return the options that a function adds and whose values are not the defaults, by flag."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser)
+    usual = vars(parser.parse_args([]))
+    found = {name: getattr(args, name) for name in usual if getattr(args, name) != usual[name]}
+    return {f"--{name.replace('_', '-')}": value for name, value in found.items()}
+
+
+def refuse_log_options(args: argparse.Namespace, name: str) -> None:
+    """Refuse options of a log for an experiment on prepared data.
+
+    Raises:
+        InputError: if one is given.
+    """
+    given = given_options(args, add_log_options)
+    if given:
+        raise InputError(
+            f"{next(iter(given))} does not apply to {name}, which needs --data; remove it, or "
+            "choose an experiment on a log, such as monolith_sync"
+        )
+
+
+def check_log_options(args: argparse.Namespace, name: str) -> None:
+    """Refuse options of prepared data for an experiment on a log, and missing ones.
+
+    Raises:
+        InputError: if one is given or missing.
+    """
+    given = given_options(args, add_data_options)
+    if given:
+        raise InputError(
+            f"{next(iter(given))} does not apply to {name}, which needs --log and --features; "
+            "remove it, or choose an experiment on prepared data, such as table2"
+        )
+    for path in _PATHS:
+        if not getattr(args, path):
+            raise InputError(f"--{path} is missing; {name} needs a log and its features file")
+
+
+def session_settings_from_args(args: argparse.Namespace) -> SessionSettings:
+    """Build the settings of experiments on prepared data from the arguments."""
+    if not args.data:
+        raise InputError("--data is missing; give a folder that cowclip prepare wrote")
+    return settings_from(args, SessionSettings)
+
+
+def log_settings_from_args(args: argparse.Namespace) -> LogSettings:
+    """Build the settings of experiments on a log from the arguments."""
+    # Each run has a seed of its own.
+    model = online_settings_from_args(argparse.Namespace(**vars(args), seed=1))
+    return settings_from(args, LogSettings, model=model)
 
 
 def add_experiment_options(parser: CommandParser) -> None:
@@ -37,7 +139,6 @@ def add_experiment_options(parser: CommandParser) -> None:
 
 def run_experiments(args: argparse.Namespace) -> int:
     """Run the experiments; return 128 + the signal's number after a signal."""
-    from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.definitions import (
         LogExperiment,
         experiment_names,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.cli.command import Command, CommandParser
-from cowclip_merlin.cli.options.model_options import (
+from cowclip_merlin.cli.options import (
     HIDDEN,
     LAYERS,
     RULE,

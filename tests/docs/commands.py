@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.cli import build_parser, main
-from cowclip_merlin.cli.options.online_options import online_settings_from_args
+from cowclip_merlin.cli.options import online_settings_from_args
 from cowclip_merlin.cli.train import settings_from_args
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from cowclip_merlin.cli.command import Command, CommandParser, add_commands
 
 COMMANDS: Mapping[str, str] = {
-    "replay": "replay:REPLAY",
-    "produce": "produce:PRODUCE",
-    "join": "join:JOIN",
+    "replay": "logs:REPLAY",
+    "produce": "logs:PRODUCE",
+    "join": "logs:JOIN",
     "train": "stream:TRAIN",
     "rollback": "stream:ROLLBACK",
     "serve": "stream:SERVE",
-    "demo": "demo:DEMO",
+    "demo": "stream:DEMO",
 }
 """Command -> its module, and the name of its `Command` there."""
 

@@ -1,4 +1,4 @@
-"""`cowclip online train`, `serve` and `rollback`: a model that follows a stream."""
+"""`cowclip online train`, `serve`, `rollback` and `demo`: a model that follows a stream."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 
 from cowclip_merlin.addresses import is_address
 from cowclip_merlin.cli.command import Command, CommandParser
-from cowclip_merlin.cli.options.online_options import (
+from cowclip_merlin.cli.options import (
     add_online_model_options,
     add_start_option,
     add_table_options,
     online_settings_from_args,
 )
+from cowclip_merlin.demo.pipeline import OWN, OWN_KAFKA_RATE, DemoSettings
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
@@ -238,4 +239,40 @@ ROLLBACK = Command(
 
 After it, start cowclip online train as before: it trains the events since that snapshot again, or
 leaves them out with --on-restart skip. Servers follow. The newer snapshots stay, renamed.""",
+)
+
+
+def add_demo_options(parser: CommandParser) -> None:
+    """Add the arguments of `cowclip online demo`."""
+    parser.add_argument(
+        "--work",
+        default="online-demo",
+        metavar="FOLDER",
+        help="new or empty folder for all files (default: %(default)s)",
+    )
+    names = ("minutes", "rate", "sync_every", "redis", "kafka", "seed")
+    add_options(parser, DemoSettings, *names)
+
+
+def run_parts(args: argparse.Namespace) -> None:
+    """Run the demo and print its results."""
+    from cowclip_merlin.demo.online import run_demo
+
+    own_rate = {"rate": OWN_KAFKA_RATE} if args.kafka == OWN and args.rate is None else {}
+    print(run_demo(settings_from(args, DemoSettings, **own_rate), args.work))
+
+
+DEMO = Command(
+    help="run all parts in one terminal: a stream, joiner, trainer, servers and measurements",
+    settings=add_demo_options,
+    run=run_parts,
+    examples="""examples:
+  cowclip online demo
+  cowclip online demo --work work/online-redis --redis --minutes 5
+  cowclip online demo --work work/online-brokers --kafka kafka://HOST:9092 --redis redis://HOST:6379
+
+A generated stream drifts: effects change, items come and go. The trainer follows it, and two
+servers follow the trainer; a third one gets no more syncs after a while, for comparison. The
+trainer is killed once. FOLDER then contains demo.json, demo.svg, and the output of each part in
+logs/.""",
 )

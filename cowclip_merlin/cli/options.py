@@ -1,23 +1,69 @@
-"""Command line options of training on a log, which several commands share."""
+"""Options that several commands share: of a model and its rates, and of training on a log."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
-from cowclip_merlin.cli.options.model_options import (
-    HIDDEN,
-    LAYERS,
-    RULE,
-    add_rate_options,
-    check_overrides_used,
-    model_settings,
-)
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.settings import add_options, settings_from
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.scaling import NOT_SCALED, Hyperparameters
+from cowclip_merlin.settings import add_options, options_of, settings_from, values_from
+from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+
+RULE = ("base_batch_size", "preset", "rule", "clip")
+"""Settings that say how rates follow from the batch size."""
+
+HIDDEN = ("activation", "dropout", "batch_norm")
+"""Settings of the hidden layers that trainings on a prepared folder know."""
+
+LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
+"""Settings of the model's layers, without `mlp`."""
+
+
+def add_rate_options(parser: argparse._ActionsContainer, *, without: Sequence[str] = ()) -> None:
+    """Add one option for each rate.
+
+    Args:
+        parser: the command's parser.
+        without: rates that the command does not use.
+    """
+    known = options_of(Hyperparameters)
+    for name in OVERRIDES:
+        if name not in without:
+            base = "" if name in NOT_SCALED else " (at the base batch size)"
+            changes = {"default": None, "help": known[name].help + base}
+            add_options(parser, Hyperparameters, name, **{name: changes})
+
+
+def model_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `RunSettings` that these options give."""
+    given = {name: getattr(args, name, None) for name in OVERRIDES}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    return values_from(args, RunSettings) | {"overrides": overrides}
+
+
+def check_overrides_used(settings: RunSettings, clips: Iterable[str] | None = None) -> None:
+    """Refuse a rate that the run's clip does not use.
+
+    Args:
+        settings: of the run.
+        clips: the clips that the command can use, for the message; None for all.
+
+    Raises:
+        InputError: if there is one.
+    """
+    for name, users in settings.unused_overrides().items():
+        usable = [clip for clip in users if clips is None or clip in clips]
+        raise InputError(
+            f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "
+            f"remove it, or use --clip {' or '.join(usable)}"
+        )
+
 
 UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 """Rates that training on a log does not use."""
