@@ -123,7 +123,9 @@ class CollisionLine(Settings):
     label: str = option(help="text of the row or the curve")
     load: float = option(help="distinct ids of a column per bucket; 0 for no hashing", at_least=0)
     epochs: int = option(10, "passes over the training rows", at_least=1)
-    columns: tuple[str, ...] = option((), "columns to hash; empty for all categorical ones")
+    columns: tuple[str, ...] = option(
+        (), "columns to hash; empty for all categorical ones", unique=True
+    )
 
 
 LOG_KINDS: Mapping[str, type[ReplayLine | CollisionLine]] = {

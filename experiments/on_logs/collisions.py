@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat, metrics
-from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
@@ -32,7 +31,6 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
-from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.folders import COLLISIONS_CSV
 from cowclip_merlin.system.machine import versions
 from cowclip_merlin.tables import FieldRules
@@ -45,36 +43,10 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.online.training.trainer import OnlineTrainer
 
-LOADS = (0.0, 0.059, 0.163, 1.0, 4.0)
-"""Ids per bucket; 0 for no hashing. 0.059 and 0.163 are those of Monolith's movies and users."""
-
 TEST_FRACTION = 0.2
 """Share of test rows."""
 
 _SPLIT_SEED = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollisionSettings(Settings):
-    """Settings of the experiment.
-
-    Raises:
-        InputError: a value is out of range or given twice.
-    """
-
-    loads: tuple[float, ...] = option(
-        LOADS, "ids per bucket, for each run; 0 for no hashing", at_least=0, unique=True
-    )
-    fields: tuple[str, ...] = option(
-        (), "names of the columns to hash; empty for all categorical columns", unique=True
-    )
-    epochs: int = option(10, "passes over the training rows", at_least=1)
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        super().__post_init__()
-        if not self.loads:
-            raise InputError("loads are missing; give numbers from 0 on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,37 +75,6 @@ class CollisionResult(CollisionEpoch):
     seconds: float  # of the whole run
     revision: str
     tensorflow: str
-
-
-def read_events(files: Sequence[str | FilePath], features: LogFeatures) -> Events:
-    """Read a whole log into memory.
-
-    Raises:
-        InputError: the log is missing, damaged or not sorted by time.
-    """
-    return Events.concatenate(list(EventLog(files, features)))
-
-
-def run_collisions(
-    events: Events,
-    features: LogFeatures,
-    settings: OnlineSettings,
-    collisions: CollisionSettings,
-    seeds: Sequence[int],
-) -> Iterator[CollisionEpoch]:
-    """Train once for each seed and load, and yield the results of each epoch.
-
-    The rules of the features file for admission and expiry do not apply, since every epoch repeats
-    all training rows. Neither do `run.seed` and `run.epochs` of the settings.
-
-    Raises:
-        InputError: a column is unknown, the log is too small to be split, or all test rows have
-            the same label.
-    """
-    columns = _indexes(features, collisions.fields)
-    for seed in seeds:
-        for load in collisions.loads:
-            yield from _epochs(events, features, settings, columns, collisions.epochs, load, seed)
 
 
 def hash_columns(
@@ -174,16 +115,19 @@ def epoch_batches(rows: Array, batch_size: int, seed: int, epoch: int) -> list[A
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
-def _epochs(
-    events: Events,
-    features: LogFeatures,
-    settings: OnlineSettings,
-    columns: Sequence[int],
-    epochs: int,
-    load: float,
-    seed: int,
+def run_collisions(
+    events: Events, features: LogFeatures, settings: OnlineSettings, line: CollisionLine
 ) -> Iterator[CollisionEpoch]:
-    """Train at one load, and yield the results of each epoch."""
+    """Train at the load of a line, and yield the results of each epoch.
+
+    The rules of the features file for admission and expiry do not apply, since every epoch repeats
+    all training rows.
+
+    Raises:
+        InputError: a column is unknown, the log is too small to be split, or all test rows have
+            the same label.
+    """
+    columns, load, seed = _indexes(features, line.columns), line.load, settings.run.seed
     hashed = hash_columns(events.ids.values, columns, load, seed=seed)
     events = replace(events, ids=Ids(hashed))
     train_rows, test_rows = split_rows(len(events))
@@ -191,9 +135,9 @@ def _epochs(
     counted = slice(None) if test.weights is None else test.weights > 0
     if len(np.unique(test.labels[counted])) < 2:
         raise InputError("all test rows have one label; an AUC needs both, so use a longer log")
-    trainer = _new_trainer(features, settings, hashed, seed)
+    trainer = _new_trainer(features, settings, hashed)
     optimizer = trainer.optimizer
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, line.epochs + 1):
         steps = []
         for rows in epoch_batches(train_rows, settings.run.batch_size, seed, epoch):
             batch = events.filter(rows)
@@ -219,23 +163,21 @@ def _epochs(
         )
 
 
-def _new_trainer(
-    features: LogFeatures, settings: OnlineSettings, ids: Array, seed: int
-) -> OnlineTrainer:
+def _new_trainer(features: LogFeatures, settings: OnlineSettings, ids: Array) -> OnlineTrainer:
     """Return a trainer whose tables hold these ids, int64 [n, F], all admitted at once."""
     from cowclip_merlin.online.training.trainer import OnlineTrainer
 
     compat.release_models()
-    set_up_tensorflow(seed, "cpu")
+    set_up_tensorflow(settings.run.seed, "cpu")
     columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
     capacity = settings.capacity
     if capacity is None and settings.max_rows is None:
         capacity = sum(len(np.unique(column)) for column in ids.T) + ids.shape[1]
-    settings = replace(settings, run=replace(settings.run, seed=seed), capacity=capacity)
+    settings = replace(settings, capacity=capacity)
     return OnlineTrainer(settings, replace(features, categorical=columns))
 
 
-def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
+def _indexes(features: LogFeatures, chosen: Sequence[str]) -> list[int]:
     """Return the indexes of the columns to hash; refuse those that this cannot hash."""
     refuse_several("this experiment", features.targets, "name one in the features file")
     if shared := features.shared:
@@ -249,9 +191,9 @@ def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
             "hash; remove it from the features file"
         )
     names = [column.name for column in features.categorical]
-    for field in fields:
-        one_of("fields", field, names)
-    return [names.index(field) for field in fields or names]
+    for name in chosen:
+        one_of("columns", name, names)
+    return [names.index(name) for name in chosen or names]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,20 +204,17 @@ class CollisionRun:
     settings: OnlineSettings
     session: LogSession
 
-    @property
-    def collisions(self) -> CollisionSettings:
-        """Load, columns and epochs of this run."""
-        line = self.line
-        return CollisionSettings(loads=(line.load,), fields=line.columns, epochs=line.epochs)
-
     @cached_property
     def config_hash(self) -> str:
         """Hash of the run; admission and expiry do not apply to it."""
-        features = self.session.features
+        features, line = self.session.features, self.line
+        # By other names than those of the line, as the hashes of recorded runs are.
+        trained = {"loads": [line.load]} | ({"fields": line.columns} if line.columns else {})
+        trained |= {"epochs": line.epochs} if line.epochs != CollisionLine.epochs else {}
         columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
         columns += features.continuous + features.vectors
         weight = (features.weight,) if features.weight else ()  # the others keep their hash
-        parts = (self.collisions, columns, self.session.fingerprint, *weight)
+        parts = (trained, columns, self.session.fingerprint, *weight)
         return hash_settings(self.settings, *parts)
 
     @property
@@ -325,15 +264,13 @@ class CollisionRuns(LogRuns):
 
     @cached_property
     def _events(self) -> Events:
-        return read_events(self.session.settings.files, self.session.features)
+        log = EventLog(self.session.settings.files, self.session.features)
+        return Events.concatenate(list(log))
 
     def make(self, run: CollisionRun) -> str:
         """Train for all epochs; return the best AUC and the time."""
-        began, session, seeds = time.perf_counter(), self.session, [run.settings.run.seed]
-        trained = run_collisions(
-            self._events, session.features, run.settings, run.collisions, seeds
-        )
-        epochs = list(trained)
+        began, session = time.perf_counter(), self.session
+        epochs = list(run_collisions(self._events, session.features, run.settings, run.line))
         seconds, made_with = round(time.perf_counter() - began, 1), versions()
         results = [
             CollisionResult(

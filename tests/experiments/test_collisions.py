@@ -8,21 +8,21 @@ import pytest
 from small_experiment import run_on_log
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions import CollisionLine
 from cowclip_merlin.experiments.on_logs.collisions import (
-    LOADS,
     CollisionEpoch,
-    CollisionSettings,
     best_epoch,
     draw_collisions,
     epoch_batches,
     hash_columns,
-    read_events,
     run_collisions,
     split_rows,
 )
 from cowclip_merlin.experiments.tables import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.online.events.columns import ListRules
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
@@ -41,25 +41,30 @@ def features(drifting_log):
 
 @pytest.fixture(scope="module")
 def events(drifting_log, features):
-    return read_events([drifting_log / "log.csv"], features)
+    return Events.concatenate(list(EventLog([drifting_log / "log.csv"], features)))
 
 
 @pytest.fixture(scope="module")
 def settings():
     run = RunSettings(
-        model="deepfm", batch_size=256, mlp=(8,), embedding_dim=4, update="lazy", overrides=RATES
-    )
+        model="deepfm", batch_size=256, mlp=(8,), embedding_dim=4, update="lazy", overrides=RATES,
+        seed=7,
+    )  # fmt: skip
     return OnlineSettings(run=run)
 
 
-def usual_training(events, features, settings, collisions, seed):
+def line_of(load, *columns, epochs=1):
+    return CollisionLine(label="", load=load, columns=columns, epochs=epochs)
+
+
+def usual_training(events, features, settings, epochs):
     """Train on the ids as they are, without any code of the experiment but its row order."""
-    settings = replace(settings, run=replace(settings.run, seed=seed), capacity=9000)
+    settings = replace(settings, capacity=9000)
     trainer = OnlineTrainer(settings, features)
     train, test = split_rows(len(events))
     scored = events.filter(test)
-    for epoch in range(1, collisions.epochs + 1):
-        for rows in epoch_batches(train, settings.run.batch_size, seed, epoch):
+    for epoch in range(1, epochs + 1):
+        for rows in epoch_batches(train, settings.run.batch_size, settings.run.seed, epoch):
             trainer.train(events.filter(rows))
         rows = trainer.table.lookup(scored.ids)
         inputs = {"categorical": rows.values, "continuous": scored.numbers}
@@ -68,13 +73,12 @@ def usual_training(events, features, settings, collisions, seed):
 
 @pytest.mark.thorough
 def test_load_0_is_training_without_hashing(events, features, settings):
-    collisions = CollisionSettings(loads=(0.0,), epochs=2)
     rules = FieldRules(ttl=1, admit=2)  # must not apply
     columns = tuple(replace(column, rules=rules) for column in features.categorical)
     strict = replace(features, categorical=columns)
-    found = list(run_collisions(events, strict, settings, collisions, [7]))
+    found = list(run_collisions(events, strict, settings, line_of(0.0, epochs=2)))
     plain = replace(features, categorical=tuple(type(c)(name=c.name) for c in features.categorical))
-    usual = usual_training(events, plain, settings, collisions, 7)
+    usual = usual_training(events, plain, settings, 2)
     for each, (trainer, labels, scores) in zip(found, usual, strict=True):
         assert each.auc == roc_auc(labels, scores)
         assert each.log_loss == log_loss(labels, scores)
@@ -87,26 +91,26 @@ def test_the_weights_of_events_count(events, features, settings):
     """In training and in the metrics; a row of weight 0 only makes ids."""
     weights = (np.arange(ROWS) % 3).astype("f4")
     weighted = replace(events, weights=weights), replace(features, weight="w")
-    collisions = CollisionSettings(loads=(0.0,), epochs=1)
-    (plain,) = run_collisions(events, features, settings, collisions, [7])
-    (found,) = run_collisions(*weighted, settings, collisions, [7])
-    ((_, labels, scores),) = usual_training(*weighted, settings, collisions, 7)
+    (plain,) = run_collisions(events, features, settings, line_of(0.0))
+    (found,) = run_collisions(*weighted, settings, line_of(0.0))
+    ((_, labels, scores),) = usual_training(*weighted, settings, 1)
     given = {"sample_weight": weights[split_rows(ROWS)[1]]}
     assert found.auc == pytest.approx(roc_auc(labels, scores, **given), abs=1e-6)
     assert found.log_loss == pytest.approx(log_loss(labels, scores, **given), rel=1e-5)
     assert found.auc != plain.auc
     nothing = replace(weighted[0], weights=np.zeros_like(weights)), weighted[1]
     with pytest.raises(InputError, match="all test rows have one label"):
-        list(run_collisions(*nothing, settings, collisions, [7]))
+        list(run_collisions(*nothing, settings, line_of(0.0)))
 
 
 def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings):
-    collisions = CollisionSettings(loads=(0.0, 1.0, 4.0), fields=("user", "item"), epochs=1)
     train, _ = split_rows(ROWS)
     names = [column.name for column in features.categorical]
-    mine = [names.index(name) for name in collisions.fields]
-    results = list(run_collisions(events, features, settings, collisions, [1]))
-    found = {each.load: each for each in results}
+    chosen = ("user", "item")
+    mine = [names.index(name) for name in chosen]
+    found = {}
+    for load in (0.0, 1.0, 4.0):
+        (found[load],) = run_collisions(events, features, settings, line_of(load, *chosen))
     every = [len(np.unique(events.ids.values[:, c])) for c in mine]
     trained = [len(np.unique(events.ids.values[train, c])) for c in mine]
     assert found[0.0].hashed_ids == sum(trained)
@@ -121,7 +125,7 @@ def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings
 def test_hashed_ids_with_missing_values():
     ids = np.arange(40_000).reshape(-1, 2)
     ids[:100, 1] = MISSING
-    for load in LOADS:
+    for load in (0.0, 0.059, 0.163, 1.0, 4.0):
         hashed = hash_columns(ids, [1], load, seed=3)
         np.testing.assert_array_equal(hashed[:, 0], ids[:, 0])
         np.testing.assert_array_equal(hashed[:, 1] == MISSING, ids[:, 1] == MISSING)
@@ -144,19 +148,18 @@ def test_splits():
 
 
 def test_columns_and_logs_that_do_not_fit(events, features, settings):
-    wrong = CollisionSettings(fields=("movie",))
     with pytest.raises(InputError, match="movie"):
-        next(run_collisions(events, features, settings, wrong, [1]))
+        next(run_collisions(events, features, settings, line_of(0.0, "movie")))
     first, *others = features.categorical
     first = replace(first, lists=ListRules(separator="|"))
     lists = replace(features, categorical=(first, *others))
     with pytest.raises(InputError, match="several values per row, which this experiment"):
-        next(run_collisions(events, lists, settings, CollisionSettings(), [1]))
+        next(run_collisions(events, lists, settings, line_of(0.0)))
     with pytest.raises(InputError, match="the log has 2 rows"):
         split_rows(2)
     one = replace(events, labels=np.zeros_like(events.labels))
     with pytest.raises(InputError, match="have one label"):
-        next(run_collisions(one, features, settings, CollisionSettings(), [1]))
+        next(run_collisions(one, features, settings, line_of(0.0)))
 
 
 def made_results():

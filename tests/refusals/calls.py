@@ -10,7 +10,6 @@ from cowclip_merlin import compat
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.experiments.on_data.plan import DataVariant
-from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.producing.producer import ProduceSettings
@@ -344,12 +343,6 @@ CALLS = {
         ({"rows_per_turn": 0}, "rows_per_turn is 0"),
         ({"vocabulary": 3}, "vocabulary is 3; .*104"),
         ({"vocabulary": 2**31}, "vocabulary is 2147483648"),
-    ],
-    CollisionSettings: [
-        ({"loads": ()}, "loads are"),
-        ({"loads": (1, -1)}, "loads is -1"),
-        ({"loads": (1, 1)}, "loads"),
-        ({"epochs": 0}, "epochs is 0"),
     ],
     DataVariant: [
         ({"fraction": 0}, "`scale` is 0"),

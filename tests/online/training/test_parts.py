@@ -13,7 +13,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from streams import FEATURES, LABELS, event, log_of, next_batch, stream_trainer
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.on_logs.collisions import CollisionSettings, run_collisions
+from cowclip_merlin.experiments.definitions import CollisionLine
+from cowclip_merlin.experiments.on_logs.collisions import run_collisions
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online import FileLog, ReplaySettings, replay_log
 from cowclip_merlin.online.joining.loop import join_logs
@@ -275,7 +276,7 @@ def test_what_takes_one_label_refuses_several(features, tmp_path, settings_of):
             ["log.csv"], features, settings_of(), replay, out=tmp_path / "r"
         ),
         "this experiment": lambda: next(
-            run_collisions(None, features, settings_of(), CollisionSettings(), [1])
+            run_collisions(None, features, settings_of(), CollisionLine(label="", load=0))
         ),
     }
     for what, call in calls.items():
