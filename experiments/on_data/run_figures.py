@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,9 +87,13 @@ def _of_line(label: str, results: RunResults) -> dict[int | str, Sequence[Result
     return {m: group for (name, m), group in _grouped(results).items() if name == label}
 
 
-def _by_seed(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Transpose the values of each multiplier to one run per seed that all multipliers have."""
-    return [list(run) for run in zip(*values)]
+def _by_seed(
+    groups: Iterable[Sequence[Result]], value: Callable[[Result], float]
+) -> list[list[float]]:
+    """Return the values of each seed by multiplier; NaN where it has no finished run."""
+    found = [{result.seed: value(result) for result in group} for group in groups]
+    seeds = sorted(set().union(*found))
+    return [[of_seed.get(seed, math.nan) for of_seed in found] for seed in seeds]
 
 
 def time_figure(results: RunResults, sizing: Sizing) -> Figure | None:
@@ -96,8 +101,8 @@ def time_figure(results: RunResults, sizing: Sizing) -> Figure | None:
     curves = []
     for label in dict.fromkeys(label for label, _ in _grouped(results)):
         groups = {sizing.batch(m): group for m, group in _of_line(label, results).items()}
-        seconds = [[result.seconds / result.epochs for result in g] for g in groups.values()]
-        curves.append(Curve(label=label, x=tuple(groups), runs=_by_seed(seconds)))
+        seconds = _by_seed(groups.values(), lambda result: result.seconds / result.epochs)
+        curves.append(Curve(label=label, x=tuple(groups), runs=seconds))
     return draw_times(curves, rows=sizing.rows) if curves else None
 
 
@@ -108,7 +113,7 @@ def multiplier_figure(experiment: Experiment, results: RunResults) -> Figure | N
         groups = _of_line(line.label, results)
         if not groups or set(groups) & set(NAMED_MULTIPLIERS):
             continue
-        auc = _by_seed([[100 * result.auc for result in group] for group in groups.values()])
+        auc = _by_seed(groups.values(), lambda result: 100 * result.auc)
         curves.append(Curve(label=line.label, x=tuple(groups), runs=auc))
     if not any(len(curve.x) > 1 for curve in curves):
         return None

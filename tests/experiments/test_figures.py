@@ -187,6 +187,24 @@ def test_the_legend_of_a_figure_lies_within_it(fields):
     assert len(set(markers[:7])) == 7, "told apart without colours"
 
 
+def test_a_diverged_seed_takes_no_value_of_another_one():
+    """Each point is the mean of the seeds that finished there."""
+    experiment = load_experiment("table2")
+    label = experiment.lines[0].label
+    runs = {
+        run: example_result(
+            auc=0.7 + run.settings.seed / 100, seed=run.settings.seed,
+            status="diverged" if (run.multiplier, run.settings.seed) == (8, 1) else "done",
+        )
+        for run in plan_runs(experiment, sizing_for(450_000, epochs=3), seeds=3)
+        if run.label == label
+    }  # fmt: skip
+    ours, _ = multiplier_figure(experiment, runs).axes
+    ((line, *_),) = (c for c in ours.containers if c.get_label() == label)
+    drawn_at = dict(zip(*line.get_data()))
+    assert drawn_at == pytest.approx({m: 72.5 if m == 8 else 72 for m in drawn_at})
+
+
 def test_a_rule_that_was_published_at_one_batch_is_a_point():
     experiment = load_experiment("table2")
     runs = {
