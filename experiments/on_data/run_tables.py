@@ -251,14 +251,21 @@ def sweep_table(sweep: Experiment, sizing: Sizing, results: RunResults, **texts:
 def _sweep_cells(
     scores: Mapping[int | str, list[float]], multipliers: Sequence[int | str]
 ) -> tuple[Cell, ...]:
-    cells = [
-        mean_cell([100 * auc for auc in scores[m]]) if m in scores else Cell() for m in multipliers
-    ]
+    """Return the cells of a point; a score of 0 ranks a diverged run last, but is no AUC."""
+
+    def cell(aucs: Sequence[float]) -> Cell:
+        if 0 in aucs:
+            return Cell(text="diverged", runs=len(aucs))
+        return mean_cell([100 * auc for auc in aucs]) if aucs else Cell()
+
+    cells = [cell(scores.get(m, ())) for m in multipliers]
     if len(multipliers) == 1:
         return tuple(cells)
     if len(scores) < len(multipliers):
         return (*cells, Cell())
     seeds = min(map(len, scores.values()))
+    if any(each.mean is None for each in cells):
+        return (*cells, Cell(text="diverged", runs=seeds))
     return (*cells, Cell(mean=100 * mean_score(scores), runs=seeds))
 
 

@@ -140,6 +140,7 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
     assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
     assert table.rows[0][0] == good and table.rows[-1][0] == diverged
     assert [c.mean for c in table.rows[0][1]] == pytest.approx([75, 77, 76])
+    assert [(c.text, c.mean) for c in table.rows[-1][1]] == [("diverged", None)] * 3
     runs = plan_runs(load_experiment("table3"), SMALL, seeds=1, tuned={"cowclip": chosen})
     (mine,) = [r.settings for r in runs if (r.label, r.multiplier) == ("DeepFM", 8)]
     assert mine.validation_fraction == 0
