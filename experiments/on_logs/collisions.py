@@ -8,7 +8,7 @@ that depends on the load n/m only, so a smaller log can repeat the experiment at
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -292,10 +292,10 @@ class CollisionRuns(LogRuns):
         """Write table and figure, and yield their text."""
         session, experiment = self.session, self.experiment
         wanted = {run.config_hash: run for run in self.plan()}
-        results = [row for row in self._read() if row.config_hash in wanted]
         of_line: dict[str, list[CollisionResult]] = {x.label: [] for x in experiment.lines}
-        for row in results:
-            of_line[wanted[row.config_hash].line.label].append(row)
+        for row in self._read():
+            if row.config_hash in wanted:
+                of_line[wanted[row.config_hash].line.label].append(row)
         epoch, texts = best_epoch(of_line[experiment.reference]), session.texts(experiment)
         by_seed = {
             label: {row.seed: row for row in rows if row.epoch == epoch}
@@ -304,37 +304,41 @@ class CollisionRuns(LogRuns):
         measures = [Measure("auc", "AUC, %", 100, 2), self.gain(2), *_MEASURES]
         notes = [f"After epoch {epoch}, the best of {experiment.reference!r}."]
         yield self.show_table(by_seed, measures, notes, texts)
-        yield write_experiment_figure(session.out, draw_collisions(results), experiment, texts)
+        figure = draw_collisions(of_line, experiment.corner)
+        yield write_experiment_figure(session.out, figure, experiment, texts)
 
 
-def _aucs(results: Sequence[CollisionEpoch], load: float, epoch: int) -> list[float]:
-    """Return the AUC of each seed in %."""
-    return [100 * each.auc for each in results if (each.load, each.epoch) == (load, epoch)]
+def _aucs_by_epoch(results: Sequence[CollisionEpoch]) -> dict[int, list[float]]:
+    """Return epoch -> AUC of each seed in %."""
+    found: dict[int, list[float]] = {}
+    for each in sorted(results, key=lambda result: result.epoch):
+        found.setdefault(each.epoch, []).append(100 * each.auc)
+    return found
 
 
 def best_epoch(results: Sequence[CollisionEpoch]) -> int:
-    """Return the epoch with the highest mean AUC of the runs with the lowest load."""
-    first = min(each.load for each in results)
-    epochs = sorted({each.epoch for each in results if each.load == first})
-    return max(epochs, key=lambda epoch: np.mean(_aucs(results, first, epoch)))
+    """Return the epoch of a line with its highest mean AUC."""
+    aucs = _aucs_by_epoch(results)
+    return max(aucs, key=lambda epoch: np.mean(aucs[epoch]))
 
 
-def draw_collisions(results: Sequence[CollisionEpoch]) -> Figure:
-    """Draw the test AUC by epoch, one curve for each load, as in Figure 7 of Monolith.
+def draw_collisions(results: Mapping[str, Sequence[CollisionEpoch]], corner: str) -> Figure:
+    """Draw the test AUC by epoch, one curve for each line, as in Figure 7 of Monolith.
 
-    Lines are means over the seeds, and bands span the minimum to the maximum.
+    Lines are means over the seeds, and bands span the minimum to the maximum. `corner` is the
+    title of the legend.
     """
     with figure_settings():
         figure = new_figure(5.6, 3.6)
         axes = figure.subplots()
-        for index, load in enumerate(sorted({each.load for each in results})):
-            epochs = sorted({each.epoch for each in results if each.load == load})
-            aucs = [_aucs(results, load, epoch) for epoch in epochs]
-            look, label = style(index, len(epochs)), f"{load:g}" if load else "none"
+        for index, (label, rows) in enumerate(results.items()):
+            by_epoch = _aucs_by_epoch(rows)
+            epochs, aucs = list(by_epoch), by_epoch.values()
+            look = style(index, len(epochs))
             axes.plot(epochs, [np.mean(each) for each in aucs], label=label, **look)
             low, high = [min(each) for each in aucs], [max(each) for each in aucs]
             axes.fill_between(epochs, low, high, color=look["color"], alpha=0.18, linewidth=0)
         axes.set(xlabel="epoch", ylabel="test AUC, %")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(title="ids per bucket", fontsize=8)
+        axes.legend(title=corner, fontsize=8)
     return figure
