@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,20 +200,23 @@ class SyncedModel:
 
 @contextmanager
 def repeated(call: Callable[[], None], pause: Callable[[], float]) -> Iterator[None]:
-    """Call again and again in a thread within the block, after so many seconds each time."""
+    """Call again and again in a thread within the block, after so many seconds each time.
+
+    Its end raises what has ended the calls: without them, nothing was synced or checked.
+    """
     stop = threading.Event()
 
     def run() -> None:
         while not stop.wait(pause()):
             call()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        calls.result()
 
 
 @dataclass(frozen=True, kw_only=True)

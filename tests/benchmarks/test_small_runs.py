@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cowclip_merlin.errors import InputError
@@ -256,8 +258,12 @@ def test_versions(measured, tmp_path):
 
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
     seconds = {name: {"p50": 0.1, "p95": 0.2} for name in ("join", "train", "push", "apply")}
-    for p95, words in ((0.7, "| 0.70 | yes |"), (0.71, "| 0.71 | no |")):
-        latency = {"probes": 9, "seconds": seconds | {"total": {"p50": 0.3, "p95": p95}}}
+    for p95, given_up, words in (
+        (0.7, 1, "| 19 | 1 |"), (0.7, 1, "| 0.70 | yes |"), (0.71, 0, "| 0.71 | no |"),
+        (0.7, 2, "| 0.70 | no |"),
+    ):  # fmt: skip
+        latency = {"probes": 19, "given_up": given_up}
+        latency |= {"seconds": seconds | {"total": {"p50": 0.3, "p95": p95}}}
         requests = {"p50": 0.001, "p99": 0.02}
         each = {"sync_every": 0.2, "latency": latency, "requests": requests}
         assert words in load("online").text({"results": [each]})
@@ -284,6 +290,34 @@ def test_outages_on_the_page(load):
         assert f"| {seconds} | {' | '.join(cells)} |\n" in page
     cells = [difference(rule, "not trained") for rule in ("invariant", "sde", "cowclip")]
     assert f"{' | '.join(cells)} | |\n" in page
+
+
+def test_what_ends_the_syncs_of_a_load_is_not_hidden(load):
+    called = threading.Event()
+
+    def fail():
+        called.set()
+        raise OSError("the disk is full")
+
+    repeated = load("serving_load").repeated
+    with pytest.raises(OSError, match="disk is full"), repeated(fail, lambda: 0.0):
+        assert called.wait(60)
+    with pytest.raises(ZeroDivisionError), repeated(fail, lambda: 60.0):
+        raise ZeroDivisionError
+
+
+def test_prepared_rows_that_only_one_program_has_are_no_same_output(load, tmp_path):
+    same = load("prepare").same
+    for name, rows in {"a": [1.0, 2.0], "b": [1.0], "c": [1.0, np.nan], "d": [1.0, 2.1]}.items():
+        for split in ("train", "test"):
+            (tmp_path / name / split).mkdir(parents=True)
+            pd.DataFrame({"x": rows}).to_parquet(tmp_path / name / split / "part.parquet")
+    assert [same(tmp_path / "a", tmp_path / other) for other in "abcd"] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.system
