@@ -34,7 +34,7 @@ elif ! gpu=$(gpu_name 2>&1); then
 fi
 stem=$results/$(date -u +%F-%H%M)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
 log=$stem-check.log
-hugectr_peers="bare-mlp,cowclip lazy,keras-adam,hugectr,hugectr-global,hugectr-wide-and-deep,hugectr-dcn"
+hugectr_peers="bare-mlp,cowclip lazy,keras-adam,hugectr,hugectr-global"
 failed=0
 
 run() { # MINUTES COMMAND...: a command that takes longer is ended, and counts as failed

@@ -1,4 +1,4 @@
-"""HugeCTR's W&D, DeepFM or DCN, for `peers.py`, on a folder of `cowclip prepare --hugectr`.
+"""HugeCTR's DeepFM, for `peers.py`, on a folder of `cowclip prepare --hugectr`.
 
 It has never run, because HugeCTR needs a GPU. Only the calls were checked, against the signatures
 in the source of 23.12 and 24.06 (tests/benchmarks/hugectr_fake.py). It is meant for the images
@@ -6,24 +6,22 @@ nvcr.io/nvidia/merlin/merlin-hugectr:23.12 and 24.06:
 
     cd benchmarks
     python3 -m contestants.hugectr --rows-file DATA --predictions FILE.npy --batch 8192 --epochs 1
-        --lr 0.001 --embedding-dim 10 --mlp 400,400,400 --seed 1234 --model deepfm --update Local
+        --lr 0.001 --embedding-dim 10 --mlp 400,400,400 --seed 1234 --update Local
 
 `--update` says which rows Adam updates (HugeCTR/src/optimizers/sparse_optimizer.cu):
 
-Global      all rows at every step, like `update="dense"`
-Local       the rows of the batch, like `update="lazy"`
-LazyGlobal  the rows of the batch; a row first gets the steps that it missed, approximately
+Global  all rows at every step, like `update="dense"`
+Local   the rows of the batch, like `update="lazy"`
 
 The arithmetic is float32 without TF32. HugeCTR reads the rows in the order of the files and starts
 the embeddings of a slot with n rows from the uniform distribution on +-sqrt(1 / n)
 (HugeCTR/src/embeddings/init_embedding_functor.cu), the first-order weights as well. It has no
 CowClip, and options for it have no effect; nor has `--init-std`.
 
-Columns with several values per row are slots with up to `nnz_per_slot` keys. `--combiner` is for
-all of them, since they share one `SparseEmbedding`; HugeCTR has no sqrtn.
+Columns with several values per row are slots with up to `nnz_per_slot` keys, and their mean counts.
 
-The layers have the weights of this project's models with `continuous="deep"`. W&D and DeepFM keep
-the first-order weight of an id as one more column of its embedding, like HugeCTR's sample
+The layers have the weights of this project's DeepFM with `continuous="deep"`. The first-order
+weight of an id is one more column of its embedding, like in HugeCTR's sample
 `samples/deepfm/deepfm_parquet.py`. HugeCTR copies a tensor that several layers read
 (`Model::graph_analysis` in `HugeCTR/src/pybind/model_compile.cpp`).
 """
@@ -45,12 +43,9 @@ from mpi4py import MPI  # noqa: F401 - HugeCTR's samples import it, which initia
 
 from contestants.job import SCORING_BATCH, Clock, Job, read_job, report
 
-MODELS = ("wide_and_deep", "deepfm", "dcn")
-UPDATES = ("Local", "Global", "LazyGlobal")
-COMBINERS = ("mean", "sum")  # no key gives zeros (forward_mean_kernel, forward_per_gpu_functor.cu)
+UPDATES = ("Local", "Global")
 UNUSED = dict.fromkeys(("embedding_lr", "l2", "r", "zeta", "warmup_epochs", "init_std"), 0.0)
 LABEL, LOGIT = "label", "logit"  # the tensors that are copied
-CROSS_LAYERS = 3
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
@@ -63,7 +58,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         if data[source] is None:
             raise SystemExit(f"{folder}: has no rows in {source}; prepare it with a test split")
     if not data["dense_dim"]:
-        raise SystemExit(f"{folder}: has no continuous columns; these models need some")
+        raise SystemExit(f"{folder}: has no continuous columns; this model needs some")
     return data
 
 
@@ -77,12 +72,10 @@ def rows_of(source: str) -> int:
     return sum(pq.read_metadata(name).num_rows for name in files_of(source))
 
 
-def build(
-    data: Mapping[str, Any], job: Job, *, name: str, update: str, combiner: str = "mean"
-) -> Any:
-    """Build and compile a model that reads each split once, in order, on the first GPU."""
+def build(data: Mapping[str, Any], job: Job, *, update: str) -> Any:
+    """Build and compile a DeepFM that reads each split once, in order, on the first GPU."""
     solver = hugectr.CreateSolver(
-        model_name=name,
+        model_name="deepfm",
         seed=job.seed,
         lr=job.lr,
         batchsize=job.batch,
@@ -108,8 +101,7 @@ def build(
         epsilon=1e-7,
     )
     model = hugectr.Model(solver=solver, reader_params=reader, opt_params=optimizer)
-    slots, dim, first_order = len(data["slot_names"]), job.embedding_dim, name != "dcn"
-    most_keys = data["nnz_per_slot"]
+    slots, most_keys = len(data["slot_names"]), data["nnz_per_slot"]
     ids = hugectr.DataReaderSparseParam(
         top_name="ids", nnz_per_slot=most_keys, is_fixed_length=False, slot_num=slots
     )
@@ -125,20 +117,21 @@ def build(
     model.add(
         hugectr.SparseEmbedding(
             embedding_type=hugectr.Embedding_t.LocalizedSlotSparseEmbeddingHash,
-            embedding_vec_size=dim + first_order,
-            combiner=combiner if max(most_keys) > 1 else "sum",
+            embedding_vec_size=job.embedding_dim + 1,
+            # No key gives zeros (forward_mean_kernel in forward_per_gpu_functor.cu).
+            combiner="mean" if max(most_keys) > 1 else "sum",
             sparse_embedding_name="embedding",
             bottom_name="ids",
             slot_size_array=data["slot_size_array"],
             optimizer=optimizer,
         )
     )
-    _add_layers(model, job, name, slots)
+    _add_layers(model, job, slots)
     model.compile()
     return model
 
 
-def _add_layers(model: Any, job: Job, name: str, slots: int) -> None:
+def _add_layers(model: Any, job: Job, slots: int) -> None:
     """Add the layers and the loss, as in docs/reference.md."""
     dim, zero = job.embedding_dim, hugectr.Initializer_t.Zero
 
@@ -151,31 +144,20 @@ def _add_layers(model: Any, job: Job, name: str, slots: int) -> None:
         # HugeCTR's default would start the bias at random.
         layer("InnerProduct", bottom, top, num_output=width, bias_init_type=zero)
 
-    if name == "dcn":
-        layer("Reshape", "embedding", "v", leading_dim=slots * dim)
-    else:  # split the embeddings into the vectors and the sum of the first-order weights
-        layer("Reshape", "embedding", "table_rows", leading_dim=dim + 1)
-        layer("Slice", "table_rows", "vectors weights", ranges=[(0, dim), (dim, dim + 1)])
-        layer("Reshape", "vectors", "v", leading_dim=slots * dim)
-        layer("Reshape", "weights", "weights_by_slot", leading_dim=slots)
-        layer("ReduceSum", "weights_by_slot", "first_order", axis=1)
+    # Split the embeddings into the vectors and the sum of the first-order weights.
+    layer("Reshape", "embedding", "table_rows", leading_dim=dim + 1)
+    layer("Slice", "table_rows", "vectors weights", ranges=[(0, dim), (dim, dim + 1)])
+    layer("Reshape", "vectors", "v", leading_dim=slots * dim)
+    layer("Reshape", "weights", "weights_by_slot", leading_dim=slots)
+    layer("ReduceSum", "weights_by_slot", "first_order", axis=1)
     layer("Concat", "v x", "hidden0")
     for number, width in enumerate(job.widths, 1):
         linear(f"hidden{number - 1}", f"sums{number}", width)
         layer("ReLU", f"sums{number}", f"hidden{number}")
-    hidden = f"hidden{len(job.widths)}"
-    if name == "dcn":
-        layer("MultiCross", "v", "cross", num_layers=CROSS_LAYERS)
-        layer("Concat", f"cross {hidden}", "cross_and_deep")
-        linear("cross_and_deep", LOGIT, 1)
-    else:
-        linear(hidden, "deep", 1)
-        parts = "deep first_order"
-        if name == "deepfm":
-            layer("FmOrder2", "v", "pairs_by_column", out_dim=dim)
-            layer("ReduceSum", "pairs_by_column", "pairs", axis=1)
-            parts += " pairs"
-        layer("Add", parts, LOGIT)
+    linear(f"hidden{len(job.widths)}", "deep", 1)
+    layer("FmOrder2", "v", "pairs_by_column", out_dim=dim)
+    layer("ReduceSum", "pairs_by_column", "pairs", axis=1)
+    layer("Add", "deep first_order pairs", LOGIT)
     layer("BinaryCrossEntropyLoss", f"{LOGIT} {LABEL}", "loss")
 
 
@@ -233,13 +215,11 @@ def _tensor(model: Any, name: str, rows: int) -> np.ndarray:
 def main() -> None:
     """Train once."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=MODELS, default="deepfm")
     parser.add_argument("--update", choices=UPDATES, default=UPDATES[0])
-    parser.add_argument("--combiner", choices=COMBINERS, default=COMBINERS[0])
     job, args = read_job(parser, **UNUSED)
     job = replace(job, predictions=job.predictions.absolute())
     data = read_folder(job.rows_file)
-    model = build(data, job, name=args.model, update=args.update, combiner=args.combiner)
+    model = build(data, job, update=args.update)
     rate = train(model, data, job)
     report(job, score(model, data), rate, hugectr=hugectr.__version__)
 

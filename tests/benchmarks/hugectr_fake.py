@@ -31,7 +31,7 @@ Check_t = Enum("Check_t", "Sum Non")
 DataReaderType_t = Enum("DataReaderType_t", "Norm Raw Parquet RawAsync")
 Embedding_t = Enum("Embedding_t", "LocalizedSlotSparseEmbeddingHash")
 Initializer_t = Enum("Initializer_t", "Default Uniform XavierNorm XavierUniform Zero")
-LAYERS = "Add BinaryCrossEntropyLoss Concat FmOrder2 InnerProduct MultiCross ReduceSum ReLU"
+LAYERS = "Add BinaryCrossEntropyLoss Concat FmOrder2 InnerProduct ReduceSum ReLU"
 Layer_t = Enum("Layer_t", f"{LAYERS} Reshape Slice")
 Optimizer_t = Enum("Optimizer_t", "Ftrl Adam RMSProp AdaGrad MomentumSGD Nesterov SGD")
 Tensor_t = Enum("Tensor_t", "Train Evaluate")
@@ -94,9 +94,8 @@ def SparseEmbedding(*, embedding_type: Embedding_t, embedding_vec_size: int, com
                     optimizer: CreateOptimizer = ...): ...
 @checked
 def DenseLayer(*, layer_type: Layer_t, bottom_names: list[str], top_names: list[str],
-               num_output: int = 1, bias_init_type: Initializer_t = ..., num_layers: int = 0,
-               leading_dim: int = 0, ranges: list[tuple] = ..., out_dim: int = 0,
-               axis: int = 1): ...
+               num_output: int = 1, bias_init_type: Initializer_t = ..., leading_dim: int = 0,
+               ranges: list[tuple] = ..., out_dim: int = 0, axis: int = 1): ...
 @checked
 def _model(*, solver: CreateSolver, reader_params: DataReaderParams,
            opt_params: CreateOptimizer): ...

@@ -1,4 +1,4 @@
-"""HugeCTR's models of `peers.py`, with a stand-in of its module that checks every call."""
+"""HugeCTR's DeepFM of `peers.py`, with a stand-in of its module that checks every call."""
 
 import importlib
 import json
@@ -38,23 +38,22 @@ def peer(load, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     data = module.read_folder(job.rows_file)
 
-    def build(name="deepfm", update="Local"):
-        return module.build(data, job, name=name, update=update)
+    def build(update="Local"):
+        return module.build(data, job, update=update)
 
     return types.SimpleNamespace(fake=fake, module=module, data=data, job=job, log=log, build=build)
 
 
-@pytest.mark.parametrize("name", ["wide_and_deep", "deepfm", "dcn"])
-def test_every_call_fits_the_signatures_and_every_tensor_is_read(peer, name):
-    for update in ("Local", "Global", "LazyGlobal"):
-        model = peer.build(name, update)
+def test_every_call_fits_the_signatures_and_every_tensor_is_read(peer):
+    for update in ("Local", "Global"):
+        model = peer.build(update)
         assert model.given.opt_params == peer.fake.CreateOptimizer(
             optimizer_type=peer.fake.Optimizer_t.Adam, update_type=peer.fake.Update_t[update],
             beta1=0.9, beta2=0.999, epsilon=1e-7,
         )  # fmt: skip
     (embedding,) = (part for part in model.parts if part.made_by is peer.fake.SparseEmbedding)
     # With the first-order weight as the last column.
-    assert embedding.embedding_vec_size == (10 if name == "dcn" else 11)
+    assert embedding.embedding_vec_size == 11
     assert embedding.slot_size_array == list(peer.log.fields.values())
     assert model.tensors - model.read == {"loss"} and model.compiled
     for wrong in ({"misspelled": 1}, {"seed": 0.5}, {"vvgpu": [0]}):
@@ -115,18 +114,17 @@ def folder_with_lists(tmp_path):
 def test_it_trains_on_lists(peer, folder_with_lists, monkeypatch):
     data = peer.module.read_folder(folder_with_lists)
     job = replace(peer.job, rows_file=folder_with_lists)
-    for combiner in peer.module.COMBINERS:
-        model = peer.module.build(data, job, name="deepfm", update="Local", combiner=combiner)
-        assert peer.module.train(model, data, job) > 0
-        assert len(peer.module.score(model, data)) == 42
-        parts = {part.made_by.__name__: part for part in model.parts}
-        (ids,) = parts["Input"].data_reader_sparse_param_array
-        assert (ids.nnz_per_slot, ids.slot_num, ids.is_fixed_length) == ([1, 4], 2, False)
-        assert parts["SparseEmbedding"].combiner == combiner
+    model = peer.module.build(data, job, update="Local")
+    assert peer.module.train(model, data, job) > 0
+    assert len(peer.module.score(model, data)) == 42
+    parts = {part.made_by.__name__: part for part in model.parts}
+    (ids,) = parts["Input"].data_reader_sparse_param_array
+    assert (ids.nnz_per_slot, ids.slot_num, ids.is_fixed_length) == ([1, 4], 2, False)
+    assert parts["SparseEmbedding"].combiner == "mean"
     (one_key,) = (p for p in peer.build().parts if p.made_by is peer.fake.SparseEmbedding)
     assert one_key.combiner == "sum"
     monkeypatch.setitem(data, "nnz_per_slot", [1, 3])
-    model = peer.module.build(data, job, name="deepfm", update="Local")
+    model = peer.module.build(data, job, update="Local")
     with pytest.raises(RuntimeError, match="a row has 4 keys, but the memory holds 3"):
         peer.module.train(model, data, job)
 
@@ -143,7 +141,7 @@ def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     settings = peers.PeerSettings(
         work=tmp_path / "work", rows=600, ids=400, batches=(64,), rounds=1, mlp=(8,),
-        contestants=("hugectr", "hugectr-dcn"), hugectr_python=sys.executable,
+        contestants=("hugectr", "hugectr-global"), hugectr_python=sys.executable,
     )  # fmt: skip
     result = peers.compare(settings)
     log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=peers.SEED)
@@ -151,7 +149,7 @@ def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypa
     for row, name in zip(result["results"], settings.contestants, strict=True):
         assert row["contestant"] == name and row["rows_per_second"] > 0, row
         assert (row["auc"], row["versions"]) == (auc, {"hugectr": "24.6.0"})
-    assert "hugectr-dcn" in peers.text(result)
+    assert "hugectr-global" in peers.text(result)
 
 
 def test_the_folder_is_what_prepare_would_write(peer, monkeypatch):
