@@ -25,6 +25,7 @@ from cowclip_merlin.experiments.report.verdicts import (
     MINUS,
     Headline,
     count_verdicts,
+    counted,
     headline,
     judged_cells,
     reference_cell,
@@ -419,7 +420,7 @@ def _cell(
         sign=_SIGNS[cell.verdict],
         words="the reference" if is_reference else _WORDS[cell.verdict],
         published=number(cell.published),
-        seeds=_counted(cell.runs, "seed") if measured and cell.runs != seeds else "",
+        seeds=counted(cell.runs, "seed") if measured and cell.runs != seeds else "",
         note=letters.get(cell.note, ""),
     )
 
@@ -438,17 +439,13 @@ def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
 def _legend(table: Table, cells: Sequence[Cell], seeds: int) -> str:
     parts = [table.unit]
     if seeds > 1:
-        parts.append(f"mean ± standard deviation over {_counted(seeds, 'seed')}")
+        parts.append(f"mean ± standard deviation over {counted(seeds, 'seed')}")
     elif seeds == 1 and table.reference:
         parts.append("one seed, so no spread and no verdict")
     if any(cell.published is not None for cell in cells):
         parts.append("“paper”: the published number")
     text = "; ".join(parts) + "."
     return text[0].upper() + text[1:]
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> str:
@@ -489,8 +486,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
         "figure": sum(len(s.folder.figures) for s in sections),
         "run": sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections),
     }
-    counted = ", ".join(_counted(number, name) for name, number in counts.items())
-    return f"{counted}, {len(page.encode()) / 1000:,.0f} kB"
+    found = ", ".join(counted(number, name) for name, number in counts.items())
+    return f"{found}, {len(page.encode()) / 1000:,.0f} kB"
 
 
 def _render(sections: Sequence[Section]) -> str:

@@ -289,7 +289,12 @@ def _time(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _counted(number: int, name: str) -> str:
+def counted(number: int, name: str) -> str:
+    """Return a number with a noun.
+
+    >>> counted(1, "run"), counted(2000, "run")
+    ('1 run', '2,000 runs')
+    """
     return f"{number:,} {name}{'s' * (number != 1)}"
 
 
@@ -298,9 +303,9 @@ def _runs(runs: Sequence[Result]) -> list[str]:
         return []
     diverged = sum(run.status == "diverged" for run in runs)
     minutes = sum(run.seconds for run in runs) / 60
-    time = _counted(round(minutes), "minute") if minutes < 60 else f"{minutes / 60:.1f} hours"
-    seeds = _counted(len({run.seed for run in runs}), "seed")
-    return [f"{_counted(len(runs), 'run')} with {seeds}, {diverged} diverged, {time} of training."]
+    time = counted(round(minutes), "minute") if minutes < 60 else f"{minutes / 60:.1f} hours"
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    return [f"{counted(len(runs), 'run')} with {seeds}, {diverged} diverged, {time} of training."]
 
 
 def _replays(replays: Sequence[ReplayResult]) -> list[str]:
@@ -308,6 +313,6 @@ def _replays(replays: Sequence[ReplayResult]) -> list[str]:
     if not runs:
         return []
     diverged = sum(run.status == "diverged" for run in runs)
-    time = _counted(round(sum(run.seconds for run in runs) / 60), "minute")
-    seeds = _counted(len({run.seed for run in runs}), "seed")
-    return [f"{_counted(len(runs), 'replay')} with {seeds}, {diverged} diverged, {time}."]
+    time = counted(round(sum(run.seconds for run in runs) / 60), "minute")
+    seeds = counted(len({run.seed for run in runs}), "seed")
+    return [f"{counted(len(runs), 'replay')} with {seeds}, {diverged} diverged, {time}."]
