@@ -390,7 +390,7 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it printed no error"])[-1]
 
 
-def timed(
+def run_timed(
     command: Sequence[str], log: Path, *, folder: Path | None = None
 ) -> tuple[float, float, float]:
     """Measure the seconds, the peak memory in MB and the CPU seconds of one process.

@@ -27,7 +27,7 @@ from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.ingest import Split, is_test
 from cowclip_merlin.workflows.raw.log_format import CRITEO
-from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, spread, timed
+from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, run_timed, spread
 
 OTHERS = ("pandas", "polars")
 
@@ -143,7 +143,7 @@ def run_once(log: Path, out: Path, who: str) -> tuple[float, float, float]:
         command = [sys.executable, __file__, f"--{who}", str(log), str(out)]
     else:
         command = [sys.executable, "-c", COWCLIP, "prepare", "criteo", str(log), "--out", str(out)]
-    return timed(command, out.with_suffix(".log"))
+    return run_timed(command, out.with_suffix(".log"))
 
 
 def made(work: Path, rows: int) -> Path:

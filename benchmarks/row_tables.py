@@ -63,7 +63,7 @@ class TableSettings(Settings):
             program("--tfra-python", self.tfra_python)
 
 
-def timed(run: Callable[[], object]) -> tuple[float, float]:
+def seconds_of(run: Callable[[], object]) -> tuple[float, float]:
     """Seconds by the clock, and CPU seconds."""
     clock, cpu = time.perf_counter(), time.process_time()
     run()
@@ -79,7 +79,7 @@ def speed(
         for first in range(0, len(ids), batch):
             call(ids[first : first + batch])
 
-    seconds, cpu = timed(run)
+    seconds, cpu = seconds_of(run)
     rates = {"ids_per_second": ids.size / seconds, "ids_per_cpu_second": ids.size / cpu}
     rounded = {name: round(rate) for name, rate in rates.items()}
     return {"what": what, "ids": size, "n": ids.size} | rounded
@@ -163,7 +163,7 @@ def tfra_speeds(python: str, size: int, *, batch: int, **arrays: np.ndarray) -> 
 def slices(table: GrowingTable, size: int, ids: np.ndarray) -> JsonObject:
     """Seconds of the calls of `expire` that drop all ids but one event's."""
     table.admit(ids[:1], 1)
-    times = [timed(table.expire) for _ in range(-(-size // SLICE))]
+    times = [seconds_of(table.expire) for _ in range(-(-size // SLICE))]
     times = times[: max(size // SLICE, 1)]  # the last one may be short
     clock, cpu = ([1e3 * t[i] for t in times] for i in (0, 1))
     return {
@@ -184,14 +184,14 @@ def snapshot(rows: int) -> JsonObject:
     """
     memory = row_memory(rows + 1)
     table = GrowingTable([FieldRules()], memory=memory, capacity=rows + 1, max_rows=rows)
-    _, cpu = timed(lambda: table.admit(np.arange(rows)[:, None], 0))
+    _, cpu = seconds_of(lambda: table.admit(np.arange(rows)[:, None], 0))
     state = table.state()
     with TemporaryDirectory(dir=".") as folder:
-        save = timed(lambda: save_snapshot(Path(folder), 1, state, {}))
-        load = timed(lambda: load_snapshot(Path(folder)))
+        save = seconds_of(lambda: save_snapshot(Path(folder), 1, state, {}))
+        load = seconds_of(lambda: load_snapshot(Path(folder)))
         writer = SnapshotWriter(Path(folder))
-        pause = timed(lambda: writer.begin(2, state, {}))
-        behind = timed(lambda: writer.finished(wait=True))
+        pause = seconds_of(lambda: writer.begin(2, state, {}))
+        behind = seconds_of(lambda: writer.finished(wait=True))
         writer.close()
     seconds = {"save": save, "load": load, "pause": pause, "background": behind}
     return {

@@ -83,8 +83,9 @@ _NEW = 10**12  # first of the new ids, far from those of the log
 class SyncedModel:
     """A trained model, its run folder and its sync log.
 
-    Each sync sends a part of the known ids again, with unchanged values, as many new ids, and the
-    new ids that are gone by then. So servers work as after training, and answers stay the same.
+    Each sync sends a part of the known ids again, with unchanged values, and as many new ids. It
+    removes the new ids whose time is over. So servers work as after training, and answers stay the
+    same.
 
     Attributes:
         requests: rows of the log as JSON objects; some ids are absent.

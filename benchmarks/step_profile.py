@@ -146,7 +146,7 @@ def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> l
     return sorted(found, key=lambda total: (-total["ms"], total["name"]))
 
 
-def summary(space: XSpace, steps: int, ms: float) -> JsonObject:
+def times_of(space: XSpace, steps: int, ms: float) -> JsonObject:
     """Return the times per step by type, by name and by GPU, for JSON.
 
     An operation within another one on the same thread, as in a Python call, is a part of that one.
@@ -209,7 +209,7 @@ def _profile(settings: ProfileSettings, run: Trained, batch: int) -> JsonObject:
             ms = train()
         (file, *_) = sorted(Path(folder).rglob("*.xplane.pb"))
         space = compat.xplane().XSpace.FromString(file.read_bytes())
-    return {"steps": settings.steps, "ms": ms} | summary(space, settings.steps, ms)
+    return {"steps": settings.steps, "ms": ms} | times_of(space, settings.steps, ms)
 
 
 def text(result: JsonObject) -> str:

@@ -22,7 +22,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, in_turn, output_of, table
+from harness import Benchmark, in_turn, output_of
 
 SENT = re.compile(r"sent [\d.]+ MB to \d+ other workers, (\d+) bytes per event")
 LOGS = "--features stream.yaml --impressions IMPRESSIONS --actions CLICKS"
@@ -93,12 +93,7 @@ COLUMNS = {
 }
 
 
-def text(result: JsonObject) -> str:
-    """A line for each case."""
-    return table(COLUMNS, result["results"])
-
-
-BENCHMARK = Benchmark(about=__doc__, settings=StreamWorkerSettings, measure=measure, text=text)
+BENCHMARK = Benchmark(about=__doc__, settings=StreamWorkerSettings, measure=measure, text=COLUMNS)
 
 if __name__ == "__main__":
     BENCHMARK.main()

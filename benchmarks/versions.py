@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
-from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, spread, timed
+from harness import COWCLIP, Benchmark, in_turn, markdown, ratios, run_timed, spread
 
 DECODE = """
 import json
@@ -84,7 +84,7 @@ def measure(settings: VersionsSettings) -> JsonObject:
         events = ("--seed", "1", "--drift", "--days", "1")
         for log, more in {"criteo.txt": ("--seed", "11"), "events.csv": events}.items():
             words = ["generate", "--out", str(work / log), "--rows", str(settings.rows), *more]
-            timed([sys.executable, "-c", COWCLIP, *words], work / "log.txt")
+            run_timed([sys.executable, "-c", COWCLIP, *words], work / "log.txt")
         _add_keys(work / "events.csv")
         runs = {
             (case, who): partial(_run, case, python, work / who, first=case == settings.cases[0])
@@ -115,7 +115,7 @@ def _run(case: str, python: str, folder: Path, *, first: bool) -> JsonObject:
         folder.mkdir()
     code = ["-c", COWCLIP, *CASES[case].split()] if CASES[case] else ["-c", DECODE]
     log = folder.parent / f"{folder.name} {case}.log"
-    seconds, peak, cpu = timed([python, *code], log, folder=folder)
+    seconds, peak, cpu = run_timed([python, *code], log, folder=folder)
     return {"cpu_seconds": round(cpu, 2), "seconds": round(seconds, 2), "peak_mb": round(peak)}
 
 

@@ -4,7 +4,8 @@ Fields have Criteo's cardinalities scaled to the number of rows, and ids follow 
 distribution. Values are missing about as often as in Criteo's log. The probability of a click is
 the sigmoid of a true logit: an effect per id, second-order effects between fields, and effects of
 the integers. So the best AUC that any model can reach is known. With the settings `CROSSED`, C4
-has a long tail and four fields are crosses, so the log is near Criteo's ids per row and rare ids.
+has a long tail and four fields are crosses. So the log has about as many ids per row and as many
+rare ids as Criteo's.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), so the log does not depend on
 the chunk size. The id of a crossed field is a hash of the ids of its parents.
@@ -306,8 +307,8 @@ def generate(
 ) -> CriteoLog:
     """Write a log and its statistics, `<name>.json` in the same folder.
 
-    Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe,
-    which has half an id per row or less. With `CROSSED`, 24 bytes per row more.
+    Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe. That
+    has half an id per row or less. With `CROSSED`, 24 bytes per row more.
 
     Args:
         path: file to write; compressed if the name ends in .gz.

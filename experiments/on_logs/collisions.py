@@ -1,8 +1,8 @@
 """What collisions cost: ids of a log hashed into fewer and fewer buckets (Monolith, Figure 7).
 
 Monolith compares a collisionless table with one whose users and movies are hashed to 10^6 buckets
-(Liu et al., arXiv 2209.07663, section 4.1). Hashing n ids into m buckets loses a share of the ids
-that depends on the load n/m only, so a smaller log can repeat the experiment at equal loads.
+(Liu et al., arXiv 2209.07663, section 4.1). If n ids are hashed into m buckets, the share of them
+that is lost depends on the load n/m only. So a smaller log can repeat this at equal loads.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
 
 def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
     prepare = load("prepare")
-    monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0, 3.0))
+    monkeypatch.setattr(prepare, "run_timed", lambda *_: (1.0, 2.0, 3.0))
     monkeypatch.setattr(prepare, "same_apart", lambda *_: True)
     others = tmp_path / "pandas" / "mine.txt"
     others.parent.mkdir()
@@ -142,4 +142,4 @@ def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
 def test_a_run_that_fails_is_told_by_its_last_words(load, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('the last words')"]
     with pytest.raises(InputError, match="ours: a run failed: the last words"):
-        load("prepare").timed(command, tmp_path / "ours.log")
+        load("prepare").run_timed(command, tmp_path / "ours.log")

@@ -47,7 +47,7 @@ def test_kernels_and_copies_of_a_gpu(profile):
     copies = [("MemcpyH2D", 0, 2 * MS), ("MemcpyD2H", 7 * MS, MS), ("replay_rows", 9 * MS, MS)]
     add_line(gpu, "Stream #14(MemcpyH2D)", copies, timestamp_ns=3_000_000)
     add_line(gpu, "TensorFlow Ops", [("MatMul", 0, 100 * MS)])  # the same again, derived
-    (found,) = profile.summary(made, steps=2, ms=10.0)["gpus"]
+    (found,) = profile.times_of(made, steps=2, ms=10.0)["gpus"]
     # In milliseconds: kernels 0 to 4, 6 to 7 and 12 to 13, copies 3 to 5 and 10 to 11.
     assert (found["busy_ms"], found["busy_share"]) == (pytest.approx(4.0), pytest.approx(0.4))
     assert found["kernels"] == [

@@ -123,7 +123,7 @@ def compute_deciles(counts: Sequence[Integers], *, rows: int, batch_size: int) -
     """Compute the decile of every row from the counts of each field's ids, in order of id.
 
     Ids with equal counts share a decile. If many have the same count, a decile has more than a
-    tenth of the rows, and the next deciles have fewer rows or are empty.
+    tenth of the rows. The next deciles then have fewer rows or are empty.
     """
     count = np.concatenate(counts)
     ends = decile_edges(count, rows=rows, batch_size=batch_size)
