@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import check_rates
-from cowclip_merlin.system.files import atomic_write, read_json, write_json
+from cowclip_merlin.system import records
+from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import (
     PREPARED,
     REPLAYS_CSV,
@@ -256,10 +257,7 @@ def _convert(name: str, text: str, convert: Callable[[str], _Cell]) -> _Cell:
 def write_rows(path: Path, rows: Iterable[object], row_type: type) -> None:
     """Write a file; if this fails, the old one stays unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(_column_types(row_type)))
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    records.write_rows(path, list(_column_types(row_type)), map(asdict, rows))
 
 
 def append_rows(path: Path, rows: Sequence[object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -42,8 +41,8 @@ from cowclip_merlin.loading import open_columns, train_validation_split, validat
 from cowclip_merlin.plotting.colors import BLACK, BLUE
 from cowclip_merlin.plotting.style import STYLES, save_figure
 from cowclip_merlin.scaling import PRESETS
-from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.system.folders import NewFiles, lock_folder
+from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.targets import refuse_number_first
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
 from cowclip_merlin.training.evaluation import check_targets_scored
@@ -377,12 +376,8 @@ def final_settings(trial: FrozenTrial) -> RunSettings:
 def write_trials(out: Path, study: Study) -> None:
     """Write the table of trials and the best settings so far."""
     trials = finished_trials(study)
-    path = out / "trials.csv"
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        found = dict.fromkeys(name for each in trials for name in outcome_of(each).targets)
-        writer = csv.DictWriter(file, [*COLUMNS, *found])
-        writer.writeheader()
-        writer.writerows(map(_row, trials))
+    found = dict.fromkeys(name for each in trials for name in outcome_of(each).targets)
+    write_rows(out / "trials.csv", [*COLUMNS, *found], map(_row, trials))
     best = best_trial(study)
     if best is not None:
         comment = (
