@@ -8,7 +8,7 @@ from typing import Any
 
 from cowclip_merlin.experiments.definitions import KINDS, Experiment, LogExperiment
 from cowclip_merlin.experiments.on_data.run_figures import GRADIENT_STEP
-from cowclip_merlin.experiments.on_data.trainings import Trainings
+from cowclip_merlin.experiments.on_data.trainings import TrainingRuns
 from cowclip_merlin.experiments.on_logs.collisions import CollisionRuns
 from cowclip_merlin.experiments.on_logs.replays import ReplayRuns
 from cowclip_merlin.experiments.session import ResultsSession, Runs
@@ -16,7 +16,7 @@ from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.folders import lock_folder
 
 RUNS: Mapping[str, Callable[[Any, Any], Runs]] = {
-    **dict.fromkeys(KINDS, Trainings),
+    **dict.fromkeys(KINDS, TrainingRuns),
     "sync": ReplayRuns,
     "rules": ReplayRuns,
     "collisions": CollisionRuns,
@@ -32,7 +32,7 @@ def check_experiment(session: ResultsSession, experiment: Experiment | LogExperi
     """Refuse an experiment that cannot run, or would replace outputs of other data.
 
     Raises:
-        InputError: if it cannot; see `Trainings.check`.
+        InputError: if it cannot; see `TrainingRuns.check`.
     """
     RUNS[experiment.kind](session, experiment).check()
 

@@ -40,8 +40,8 @@ def _labels(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionSettings(Settings):
-    """Settings from the command line that all experiments of a session share.
+class DataSettings(Settings):
+    """Settings that all experiments of a session on prepared data share.
 
     Tables show all lines, whichever of them run. `sizing_for` has the defaults of `max_multiplier`
     and `steps`.
@@ -114,8 +114,8 @@ class LogSettings(Settings):
     features: FilePath = option(help="features file of the log", metavar="YAML")
     out: Path = option(help="results folder", metavar="RESULTS")
     model: OnlineSettings = option(help="the model and its training; each run has its own seed")
-    name: str | None = option_of(SessionSettings, "name")
-    seeds: int = option_of(SessionSettings, "seeds")
+    name: str | None = option_of(DataSettings, "name")
+    seeds: int = option_of(DataSettings, "seeds")
     batch_days: float = option(
         5.0, "days to train before the first event is scored", metavar="D", at_least=0
     )

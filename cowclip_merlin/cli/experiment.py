@@ -21,13 +21,13 @@ from cowclip_merlin.cli.options import (
     online_settings_from_args,
 )
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.settings import LogSettings, SessionSettings
+from cowclip_merlin.experiments.settings import DataSettings, LogSettings
 from cowclip_merlin.settings import Settings, add_options, option, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
-    from cowclip_merlin.experiments.on_data.trainings import Session
+    from cowclip_merlin.experiments.on_data.trainings import DataSession
     from cowclip_merlin.experiments.session import ResultsSession
 
 _PATHS = ("log", "features")
@@ -36,7 +36,7 @@ _PATHS = ("log", "features")
 def add_common_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on prepared data and on a log."""
     names = ("name", "out", "seeds", "mlp")
-    add_options(parser, SessionSettings, *names, out={"default": "results"})
+    add_options(parser, DataSettings, *names, out={"default": "results"})
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs and their time, train nothing"
     )
@@ -48,7 +48,7 @@ def add_data_options(parser: argparse._ActionsContainer) -> None:
     changes["scale"] = {"default": "1"}
     names = ("data", "epochs", "scale", "update", "max_multiplier", "steps", "multi_task")
     names += ("experts", "lines", "device")
-    add_options(parser, SessionSettings, *names, **changes)
+    add_options(parser, DataSettings, *names, **changes)
 
 
 def add_log_options(parser: argparse._ActionsContainer) -> None:
@@ -114,11 +114,11 @@ def check_log_options(args: argparse.Namespace, name: str) -> None:
             raise InputError(f"--{path} is missing; {name} needs a log and its features file")
 
 
-def session_settings_from_args(args: argparse.Namespace) -> SessionSettings:
+def data_settings_from_args(args: argparse.Namespace) -> DataSettings:
     """Build the settings of experiments on prepared data from the arguments."""
     if not args.data:
         raise InputError("--data is missing; give a folder that cowclip prepare wrote")
-    return settings_from(args, SessionSettings)
+    return settings_from(args, DataSettings)
 
 
 def log_settings_from_args(args: argparse.Namespace) -> LogSettings:
@@ -171,9 +171,9 @@ def run_experiments(args: argparse.Namespace) -> int:
 
 def _run_on_data(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
     """Run experiments or sweeps on prepared data."""
-    from cowclip_merlin.experiments.on_data.trainings import Session
+    from cowclip_merlin.experiments.on_data.trainings import DataSession
 
-    return _run_each(args, Session(session_settings_from_args(args)), experiments)
+    return _run_each(args, DataSession(data_settings_from_args(args)), experiments)
 
 
 def _run_each(
@@ -201,12 +201,12 @@ def _run_each(
     return 0
 
 
-def _train_command_text(session: Session, sweep: Experiment) -> str:
+def _train_command_text(session: DataSession, sweep: Experiment) -> str:
     """Return the command that trains with a sweep's best settings, for the end of its text."""
     from cowclip_merlin.cli.train import train_command
-    from cowclip_merlin.experiments.on_data.trainings import Trainings
+    from cowclip_merlin.experiments.on_data.trainings import TrainingRuns
 
-    chosen = Trainings(session, sweep).best_settings()
+    chosen = TrainingRuns(session, sweep).best_settings()
     if chosen is None:
         return ""
     return f"\n\nto train with the best settings:\n  {train_command(chosen)}"

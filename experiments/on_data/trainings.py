@@ -45,7 +45,7 @@ from cowclip_merlin.experiments.session import (
     settings_columns,
     start_columns,
 )
-from cowclip_merlin.experiments.settings import SessionSettings
+from cowclip_merlin.experiments.settings import DataSettings
 from cowclip_merlin.experiments.sizing import Sizing, sizing_for
 from cowclip_merlin.experiments.tables import Table, table_text, write_table
 from cowclip_merlin.loading import validation_rows
@@ -69,7 +69,7 @@ TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
 """Kinds of experiments that train models; the training of "gradients" has no result."""
 
 
-class Session(ResultsSession):
+class DataSession(ResultsSession):
     """One data set and its results folder.
 
     Raises:
@@ -79,7 +79,7 @@ class Session(ResultsSession):
 
     results_file = RESULTS_CSV
 
-    def __init__(self, settings: SessionSettings) -> None:
+    def __init__(self, settings: DataSettings) -> None:
         super().__init__(settings.out)
         self.settings = settings
         self.whole = PreparedData.load(settings.data)
@@ -118,13 +118,13 @@ class Session(ResultsSession):
         return shlex.join([*words, *given])
 
 
-class Trainings(Runs):
+class TrainingRuns(Runs):
     """The trainings of an experiment or a sweep; each has a row in `results.csv`."""
 
-    session: Session
+    session: DataSession
     experiment: Experiment
 
-    def __init__(self, session: Session, experiment: Experiment) -> None:
+    def __init__(self, session: DataSession, experiment: Experiment) -> None:
         super().__init__(session, experiment)
         self.then = ", then the neighbors of the best" if experiment.kind == "sweep" else ""
 

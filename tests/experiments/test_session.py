@@ -15,9 +15,9 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.on_data import run_figures, trainings
-from cowclip_merlin.experiments.on_data.trainings import Session
+from cowclip_merlin.experiments.on_data.trainings import DataSession
 from cowclip_merlin.experiments.results import read_results, write_results
-from cowclip_merlin.experiments.settings import SessionSettings, parse_fraction
+from cowclip_merlin.experiments.settings import DataSettings, parse_fraction
 from cowclip_merlin.experiments.tables import (
     Cell,
     Table,
@@ -202,7 +202,7 @@ def test_diverged_runs_are_results_without_a_figure(data, tmp_path, capsys):
 
 
 def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
-    made = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
+    made = DataSession(DataSettings(data=data, out=tmp_path, scale=1 / 3))
     words = made.command(load_experiment("table2")).split()
     assert parse_fraction(words[words.index("--scale") + 1]) == 1 / 3
 

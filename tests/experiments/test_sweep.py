@@ -25,9 +25,9 @@ from cowclip_merlin.experiments.on_data.plan import (
     sweep_axes,
 )
 from cowclip_merlin.experiments.on_data.run_tables import sweep_table
-from cowclip_merlin.experiments.on_data.trainings import Session, Trainings
+from cowclip_merlin.experiments.on_data.trainings import DataSession, TrainingRuns
 from cowclip_merlin.experiments.results import read_results, read_tuned, tuned_by_size
-from cowclip_merlin.experiments.settings import SessionSettings
+from cowclip_merlin.experiments.settings import DataSettings
 from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
@@ -183,12 +183,12 @@ def test_tuned_values_are_for_their_sizes_only(swept, mine, data):
     part, out = swept / "part", swept / "results"
     assert len(read_results(part)) == 1 and not (part / "tuned.json").exists()
     (values,) = json.loads((out / "tuned.json").read_text()).values()
-    kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4, steps=10)
+    kept = DataSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4, steps=10)
     own = load_experiment(str(mine))
-    assert read_tuned(out, Trainings(Session(kept), own).tuned_key) == values
+    assert read_tuned(out, TrainingRuns(DataSession(kept), own).tuned_key) == values
     for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
-        made = Session(replace(kept, **changed))
-        key = Trainings(made, own).tuned_key
+        made = DataSession(replace(kept, **changed))
+        key = TrainingRuns(made, own).tuned_key
         assert read_tuned(out, key) == {} and key.startswith(made.whole.fingerprint)
     assert list(tuned_by_size(out, made.whole.fingerprint).values()) == [values]
 
