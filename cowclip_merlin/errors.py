@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 _PATHS = (
@@ -101,6 +102,23 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
     return _path_error_message(error, target) if isinstance(error, OSError) else None
+
+
+def exit_code(script: str, run: Callable[[], object]) -> int:
+    """Run a script; print a line for wrong input or a system error, with the name of the script.
+
+    Returns:
+        The exit code, 0 or `WRONG_INPUT`.
+    """
+    try:
+        run()
+    except Exception as error:
+        words = error_message(error)
+        if words is None:
+            raise
+        print(f"{script}: error: {words}", file=sys.stderr)
+        return WRONG_INPUT
+    return 0
 
 
 def with_options(message: str, options: Collection[str], argv: Sequence[str] = ()) -> str:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cowclip_merlin import InputError
-from cowclip_merlin.errors import error_message
+from cowclip_merlin.errors import exit_code
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
 
@@ -170,17 +170,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--late", type=int, default=LATE_MINUTES, metavar="MINUTES", help=late)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
-    try:
+
+    def run() -> None:
         options = {"rows": args.rows, "late_minutes": args.late, "overwrite": args.overwrite}
         rows = convert(args.flights, args.out, **options)
-    except (InputError, OSError) as error:
-        words = error_message(error)
-        if words is None:
-            raise
-        print(f"flights: error: {words}", file=sys.stderr)
-        return 2
-    print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
-    return 0
+        print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
+
+    return exit_code("flights", run)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 import cowclip_merlin as cc
 from cowclip_merlin import InputError, compat
-from cowclip_merlin.errors import error_message
+from cowclip_merlin.errors import exit_code
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.files import atomic_folder
 from cowclip_merlin.types import KerasModel
@@ -200,21 +200,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     settings = Settings(**{name: getattr(args, name) for name in vars(defaults)})
-    try:
+
+    def train_both() -> None:
         check(settings, ensemble=args.ensemble)
         with compat.quiet_merlin(), atomic_folder(args.out) as folder:
             folder.mkdir()
             aucs = run(folder, settings, ensemble=args.ensemble)
-    except (InputError, OSError) as error:
-        words = error_message(error)
-        if words is None:
-            raise
-        print(f"merlin_models: error: {words}", file=sys.stderr)
-        return 2
-    same = "loaded and in an ensemble" if args.ensemble else "loaded"
-    for name, auc in aucs.items():
-        print(f"{name}: test AUC {auc:.5f}; {same}, it predicts the same")
-    return 0
+        same = "loaded and in an ensemble" if args.ensemble else "loaded"
+        for name, auc in aucs.items():
+            print(f"{name}: test AUC {auc:.5f}; {same}, it predicts the same")
+
+    return exit_code("merlin_models", train_both)
 
 
 def check(settings: Settings, *, ensemble: bool) -> None:

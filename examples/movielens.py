@@ -30,7 +30,7 @@ from pathlib import Path
 import pandas as pd
 
 from cowclip_merlin import InputError
-from cowclip_merlin.errors import error_message
+from cowclip_merlin.errors import exit_code
 from cowclip_merlin.system.files import atomic_write, check_writable
 
 LABEL, TIME, HISTORY = "click", "time", "liked"
@@ -280,20 +280,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
-    try:
+
+    def run() -> None:
         if args.history < 0:
             raise InputError(f"--history is {args.history}; give 1 or more, or 0 for no column")
         options = {name: getattr(args, name) for name in ("history", "labels", "time", "overwrite")}
         crosses = parse_crosses(args.crosses)
         rows = convert(args.folder, args.out, crosses=crosses, **options)
-    except (InputError, OSError) as error:
-        words = error_message(error)
-        if words is None:
-            raise
-        print(f"movielens: error: {words}", file=sys.stderr)
-        return 2
-    print(f"{args.out}: {rows:,} rows, {len(FIELDS) + len(crosses)} categorical columns")
-    return 0
+        print(f"{args.out}: {rows:,} rows, {len(FIELDS) + len(crosses)} categorical columns")
+
+    return exit_code("movielens", run)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin import InputError
-from cowclip_merlin.errors import error_message
+from cowclip_merlin.errors import exit_code
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.training import evaluate_run, settings_for, train
@@ -72,19 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=8, metavar="N", help="most epochs of a run")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
-    try:
+
+    def compare() -> None:
         check_writable(args.out, overwrite=args.overwrite)
         seeds = range(1, args.seeds + 1)
         found = results(args.log, seeds, batch_size=args.batch_size, epochs=args.epochs)
         write_rows(args.out, COLUMNS, list(found))
-    except (InputError, OSError) as error:
-        words = error_message(error)
-        if words is None:
-            raise
-        print(f"several_labels: error: {words}", file=sys.stderr)
-        return 2
-    print(f"{args.out}: {len(WAYS)} ways, {args.seeds} seeds")
-    return 0
+        print(f"{args.out}: {len(WAYS)} ways, {args.seeds} seeds")
+
+    return exit_code("several_labels", compare)
 
 
 if __name__ == "__main__":
