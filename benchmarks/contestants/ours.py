@@ -56,7 +56,7 @@ def _bare_mlp(log: Log, job: Job) -> float:
 
 def _train(name: str, log: Log, job: Job) -> tuple[float, Array]:
     """Train like `cowclip train`: the same rows in memory, the same steps per call."""
-    precision = (*name.split(), "float32", "float32")[2]
+    precision = name.split()[2] if name.count(" ") == 2 else "float32"
     widths = {"embedding_dim": job.embedding_dim, "mlp": job.widths}
     with computing_in(precision):
         model = random_model("deepfm", log.fields, init_std=job.init_std, seed=job.seed, **widths)
