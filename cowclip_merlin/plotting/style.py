@@ -69,8 +69,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def style(index: int, points: int) -> dict[str, Any]:
-    """Return line and marker of the n-th curve; a long curve has markers at some points only."""
-    return STYLES[index % len(STYLES)] | {"markevery": max(1, points // 12)}
+    """Return the look of the n-th of up to 28 curves; a long one has markers at some points only.
+
+    >>> len({str(style(index, 1)) for index in range(28)})
+    28
+    """
+    look = STYLES[index] if index < len(STYLES) else style_of_many(index)
+    return look | {"markevery": max(1, points // 12)}
 
 
 def style_of_many(index: int) -> dict[str, Any]:
