@@ -10,11 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows import encoder as text_numbers
-from cowclip_merlin.workflows.encoder import Encoder, TextNumbers
+from cowclip_merlin.workflows import text_numbers
+from cowclip_merlin.workflows.encoder import Encoder
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, filled, scaled
 from cowclip_merlin.workflows.prepared.counts import Vocabulary
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.text_numbers import TextNumbers
 
 TEXTS = st.sampled_from(["a", "B", "é", "日本", "aa", "b", "ab", "a\0"])
 ROWS = st.lists(

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare, value_to_id
-from cowclip_merlin.workflows.encoder import TextNumbers
 from cowclip_merlin.workflows.raw.values import value_text
 from cowclip_merlin.workflows.raw.values.value_text import in_chunks
+from cowclip_merlin.workflows.text_numbers import TextNumbers
 
 LIMIT = 40
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import write_parquet
 from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.workflows.raw.values.value_text import in_chunks
+from cowclip_merlin.workflows.text_numbers import TextNumbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,19 +76,12 @@ class Vocabulary(NamedTuple):
         New values have the order that `of` gives.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        is_missing = pc.is_null(counts["value"])
-        parts = [self.kept, self.rare, counts.filter(pc.invert(is_missing))]
-        parts = [_with_large_text(part) for part in parts]
-        known, whole = parts[0]["value"], _sums(pa.concat_tables(parts)).combine_chunks()
-        places = pc.index_in(known, value_set=whole["value"])
-        others = whole.filter(pc.invert(pc.is_in(whole["value"], value_set=known)))
-        is_rare = pc.less(others["count"], threshold)
-        new, rare = (_by_frequency(others.filter(x)) for x in (pc.invert(is_rare), is_rare))
-        kept = pa.concat_tables([_in_chunks(whole.take(places)), new])
-        missing = self.missing + _sum(counts.filter(is_missing))
-        return Vocabulary(kept, rare, missing)
+        size = self.kept.num_rows
+        sums = add_counts([self.kept, self.rare, counts])
+        new = Vocabulary.of(sums.slice(size), threshold)
+        kept = pa.concat_tables([sums.slice(0, size), new.kept])
+        return Vocabulary(kept, new.rare, self.missing + new.missing)
 
     def write(self, name: str, categories: Path) -> dict[str, str]:
         """Write the files that NVTabular's Categorify reads; return file -> checksum.
@@ -167,20 +162,38 @@ def _in_chunks(counts: pa.Table) -> pa.Table:
     return counts.set_column(0, "value", in_chunks(values.combine_chunks()))
 
 
-def add_counts(counts: list[pa.Table]) -> pa.Table:
-    """Add up the counts of several partitions."""
+def add_counts(parts: Sequence[pa.Table]) -> pa.Table:
+    """Add up the counts of equal values, which are in the order in which they first come.
+
+    The null is the last one. Arrow's `group_by` ends the process at 2 GiB of text.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not all(map(_is_text, parts)):  # counts that came over a network are not aligned in memory
+        sums = pa.concat_tables(parts).combine_chunks().group_by("value")
+        sums = sums.aggregate([("count", "sum")]).select(["value", "count_sum"])
+        return sums.rename_columns(["value", "count"])
+    texts, sums, nulls = TextNumbers(), np.zeros(0, np.int64), []
+    for part in parts:
+        is_missing = pc.is_null(part["value"])
+        nulls += part.filter(is_missing)["count"].to_pylist()
+        known = _in_chunks(part.filter(pc.invert(is_missing)))
+        numbers = texts.add(known["value"])
+        sums = np.append(sums, np.zeros(len(texts) - len(sums), np.int64))
+        np.add.at(sums, numbers, known["count"].to_numpy())
+    values = texts.values()
+    if nulls:
+        values = pa.chunked_array([*values.chunks, pa.nulls(1, pa.string())])
+        sums = np.append(sums, sum(nulls))
+    return pa.table({"value": values, "count": sums})
+
+
+def _is_text(counts: pa.Table) -> bool:
     import pyarrow as pa
 
-    # Counts that came over a network are not aligned in memory; the combined copy is.
-    parts = [_with_large_text(part) for part in counts]
-    if len(parts) == 1:
-        return parts[0]
-    return _sums(pa.concat_tables(parts).combine_chunks())
-
-
-def _sums(counts: pa.Table) -> pa.Table:
-    sums = counts.group_by("value").aggregate([("count", "sum")])
-    return sums.select(["value", "count_sum"]).rename_columns(["value", "count"])
+    kind = counts["value"].type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _sum(counts: pa.Table) -> int:
