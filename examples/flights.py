@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import exit_code
 from cowclip_merlin.system.files import atomic_write, check_writable
-from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
+from cowclip_merlin.workflows.raw.readers import open_parquet
 
 LABEL, TIME, NUMBER = "late", "time", "distance"
 LATE_MINUTES = 15

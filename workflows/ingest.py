@@ -22,9 +22,8 @@ from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
-from cowclip_merlin.workflows.raw.readers import read_rows, staged_columns
+from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import count_lines
 from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 from cowclip_merlin.workflows.raw.values.multi_values import beyond

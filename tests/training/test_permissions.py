@@ -15,7 +15,7 @@ from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.training import RunSettings, evaluate_run, run_logs, train
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
+from cowclip_merlin.workflows.raw.readers import open_parquet
 
 SETTINGS = RunSettings(
     model="deepfm", epochs=1, mlp=(8,), batch_size=256, base_batch_size=64, seed=5

@@ -9,8 +9,7 @@ from cowclip_merlin.online.events.columns import CategoricalColumn
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
-from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+from cowclip_merlin.workflows.raw.readers import read_parquet_rows, read_text_rows
 
 NO_LABELS = ["maybe", "", "2", "01", "yes ", "nan", "null", "on", "é" * 100]
 CLICK, NONE = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")

@@ -21,9 +21,8 @@ from cowclip_merlin.workflows.prepared.changes import ValueCounts
 from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
-from cowclip_merlin.workflows.raw.readers import staged_columns
+from cowclip_merlin.workflows.raw.readers import read_parquet_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
 
 TABLE = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))

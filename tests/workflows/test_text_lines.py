@@ -13,8 +13,8 @@ from slow_parsing import row_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.readers import read_text_rows
 from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
-from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.values import text_to_number
 from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
 

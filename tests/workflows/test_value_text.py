@@ -15,7 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared import changes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
+from cowclip_merlin.workflows.raw.readers import read_parquet_rows
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 DAY = datetime.date(2001, 1, 31)

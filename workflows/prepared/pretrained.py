@@ -12,7 +12,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, read_counts
-from cowclip_merlin.workflows.raw.parquet_rows import check_columns, open_parquet
+from cowclip_merlin.workflows.raw.readers import check_columns, open_parquet
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vectors_of_values
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 

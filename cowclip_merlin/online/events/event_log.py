@@ -21,13 +21,13 @@ from cowclip_merlin.online.events.values import (
     parse_times,
 )
 from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, format_of
-from cowclip_merlin.workflows.raw.parquet_rows import (
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, Quarantine
+from cowclip_merlin.workflows.raw.readers import (
     check_columns,
     open_parquet,
     read_parquet_rows,
+    read_text_rows,
 )
-from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, Quarantine
-from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
