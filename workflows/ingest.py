@@ -6,9 +6,10 @@ Rows are split by their position alone, so that the split can stream.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.addresses import FilePath, size_of
 from cowclip_merlin.checks import check_whole, one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
@@ -25,7 +27,6 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import count_lines
-from cowclip_merlin.workflows.raw.values.labels import LabelCounts
 from cowclip_merlin.workflows.raw.values.multi_values import beyond
 
 if TYPE_CHECKING:
@@ -82,6 +83,59 @@ def is_test(position: Array, split: Split, *, total: int | None = None) -> Array
     if split.how == "time":
         return position >= np.uint64(round(total * (1 - split.test_fraction)))
     return position_hash(position, split.seed) < np.uint64(int(split.test_fraction * 2**64))
+
+
+@dataclass
+class LabelCounts:
+    """What is known of the labels of one target so far.
+
+    Attributes:
+        rows: split -> rows with a label.
+        total: sum of the labels; of labels of 0 and 1 the number of ones.
+        mean: of the training rows.
+        squares: sum of the squared distances from this mean.
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    total: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, split: str, labels: Array) -> None:
+        """Count the labels of rows of a split, [n]; a missing one is NaN."""
+        known = labels[~np.isnan(labels)].astype(np.float64)
+        before = self.rows[split]
+        self.rows[split] += len(known)
+        self.total += known.sum().item()
+        if split == "train" and len(known):  # as Chan et al. (1979), without large squares
+            mean = known.mean().item()
+            apart, share = mean - self.mean, len(known) / self.rows[split]
+            self.mean += apart * share
+            self.squares += np.square(known - mean).sum().item() + apart**2 * before * share
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the labels of the training rows; 1 if all are equal."""
+        return math.sqrt(self.squares / max(self.rows["train"], 1)) or 1.0
+
+    def check(self, target: Target, file: FilePath) -> None:
+        """Check that a target can be learned."""
+        every = sum(self.rows.values())
+        if target.regression:
+            wrong = "" if every else "has a label"
+        else:
+            ones = {"has label 1": self.total, "has label 0": every - self.total}
+            wrong = next((words for words, count in ones.items() if not count), "")
+        if wrong:
+            needed = "numbers" if target.regression else "positive labels (1) and negative ones (0)"
+            raise InputError(
+                f"{file}: no row {wrong} in column {target.name!r}; a target needs {needed}"
+            )
+
+    def as_dict(self) -> JsonObject:
+        """Return plain values for JSON."""
+        rows = sum(self.rows.values())
+        return {"rows": rows, "mean": self.total / rows if rows else None}
 
 
 class Ingest:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cowclip_merlin.workflows import LogFormat, PrepareSettings, prepare
 from cowclip_merlin.workflows.raw.columns import Column, Label, Number, Vector, Weight
 from cowclip_merlin.workflows.raw.parsed_rows import NOT_READABLE, checked, damage_of
-from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
+from cowclip_merlin.workflows.raw.values.numbers import read_numbers
 
 KINDS = [
     Number("c"), Weight("c"), Label("c"), Label("c", optional=True),

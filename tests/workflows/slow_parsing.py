@@ -5,8 +5,8 @@ import math
 import pyarrow as pa
 from pyarrow import csv
 
-from cowclip_merlin.workflows.raw.values.labels import LABEL_VALUES
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage
+from cowclip_merlin.workflows.raw.values.numbers import LABEL_VALUES
 
 
 def row_of(line, columns, log_format):

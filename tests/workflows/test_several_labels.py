@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from cowclip_merlin.workflows import PrepareSettings, prepare
-from cowclip_merlin.workflows.raw.values.labels import LabelCounts
+from cowclip_merlin.workflows.ingest import LabelCounts
 
 LABELS = {"label": ("click", "buy", "seconds"), "regression": ("seconds",)}
 COLUMNS = {"kind": "table", "categorical": ("user",), "continuous": ("age",)}

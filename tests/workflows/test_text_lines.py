@@ -16,7 +16,7 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.readers import read_text_rows
 from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
 from cowclip_merlin.workflows.raw.values import text_to_number
-from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
+from cowclip_merlin.workflows.raw.values.numbers import read_numbers
 
 GOOD = ["", "1", "0", "u", "é", "1"]
 TEXTS = [

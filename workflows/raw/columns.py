@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
-from cowclip_merlin.workflows.raw.values import labels
 from cowclip_merlin.workflows.raw.values.multi_values import (
     cut_lists,
     lists_of_values,
@@ -27,13 +26,20 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_values,
     vectors_of_values,
 )
-from cowclip_merlin.workflows.raw.values.text_to_number import (
+from cowclip_merlin.workflows.raw.values.numbers import (
+    LARGEST,
+    are_weights,
     float_of,
     is_number,
     is_text,
+    label_damage,
+    label_of,
     number_of,
     numbers_of_column,
+    parse_labels,
     plain,
+    regression_damage,
+    weight_damage,
 )
 from cowclip_merlin.workflows.raw.values.value_text import (
     Damage,
@@ -168,11 +174,11 @@ class Label(Column):
         values = plain(values)
         if self.regression:
             found = numbers_of_column(values, where)
-            right = pc.fill_null(pc.less_equal(pc.abs(found), labels.LARGEST), False)
+            right = pc.fill_null(pc.less_equal(pc.abs(found), LARGEST), False)
         else:
             if is_text(values.type):
                 values = without_empty(values.cast(pa.string()))
-                found = labels.parse_labels(values)
+                found = parse_labels(values)
             else:
                 given = numbers_of_column(values, where)
                 found = pc.index_in(given, pa.array([0.0, 1.0])).cast(pa.int8())
@@ -185,10 +191,10 @@ class Label(Column):
         if self.optional and is_missing(value):
             return ""
         if self.regression:
-            number = abs(number_of(value)) <= labels.LARGEST
-            return "" if number else labels.regression_damage(self.name, value)
-        label = labels.label_of(value if isinstance(value, str) else number_of(value))
-        return labels.damage_of(self.name, value) if label is None else ""
+            number = abs(number_of(value)) <= LARGEST
+            return "" if number else regression_damage(self.name, value)
+        label = label_of(value if isinstance(value, str) else number_of(value))
+        return label_damage(self.name, value) if label is None else ""
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
         if self.optional:  # a missing label is NaN
@@ -385,11 +391,11 @@ class Weight(Column):
 
     def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
         found = numbers_of_column(values, where)
-        return found, _are(labels.are_weights(found))
+        return found, _are(are_weights(found))
 
     def damage(self, value: object) -> str:
-        right = 0 <= number_of(value) <= labels.LARGEST
-        return "" if right else labels.weight_damage(self.name, value)
+        right = 0 <= number_of(value) <= LARGEST
+        return "" if right else weight_damage(self.name, value)
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
         return values.cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)

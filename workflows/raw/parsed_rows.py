@@ -11,7 +11,7 @@ import numpy as np
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.numbers import no_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -89,7 +89,7 @@ def damage_of(columns: Sequence[Column], row: Mapping[str, object]) -> str:
 
     optional = [each.name for each in columns if each.optional]
     if optional and all(is_missing(row.get(name)) for name in optional):
-        return labels.no_label(optional)
+        return no_label(optional)
     found = filter(None, (each.damage(row.get(each.name)) for each in columns))
     return next(found, NOT_READABLE)
 

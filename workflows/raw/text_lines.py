@@ -23,7 +23,7 @@ from cowclip_merlin.workflows.raw.parsed_rows import (
     checked,
     damage_of,
 )
-from cowclip_merlin.workflows.raw.values.text_to_number import read_numbers
+from cowclip_merlin.workflows.raw.values.numbers import read_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa

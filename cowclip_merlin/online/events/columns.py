@@ -26,7 +26,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import (
     vector_damage,
     vector_values,
 )
-from cowclip_merlin.workflows.raw.values.text_to_number import number_of_text, numbers_of_texts
+from cowclip_merlin.workflows.raw.values.numbers import number_of_text, numbers_of_texts
 from cowclip_merlin.workflows.raw.values.value_text import EXACT
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from cowclip_merlin.online.events.values import (
 )
 from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import Array, ArrowColumn, Json
-from cowclip_merlin.workflows.raw.values import labels
+from cowclip_merlin.workflows.raw.values.numbers import are_weights, weight_damage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,8 +197,8 @@ def _weights(
         return None
     column = one_array(table[name])
     numbers = floats(column)
-    good = np.asarray(labels.are_weights(numbers))
-    damage.add(~good, lambda i: labels.weight_damage(name, damage.text(column, i, name)))
+    good = np.asarray(are_weights(numbers))
+    damage.add(~good, lambda i: weight_damage(name, damage.text(column, i, name)))
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     return np.where(good, values, 0).astype(np.float32)
 

@@ -20,8 +20,13 @@ from cowclip_merlin.online.events.events import (
 from cowclip_merlin.online.events.features import LATE, SAMPLE_RATE, LogFeatures
 from cowclip_merlin.online.events.values import format_time, text_id
 from cowclip_merlin.types import ArrowColumn, Json
-from cowclip_merlin.workflows.raw.values import labels
-from cowclip_merlin.workflows.raw.values.text_to_number import numbers_of_texts
+from cowclip_merlin.workflows.raw.values.numbers import (
+    label_damage,
+    label_of,
+    numbers_of_texts,
+    parse_labels,
+    rows_with_labels,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -194,7 +199,7 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
     columns = [StreamColumn(name=name) for name in features.labels]
     texts = {each.name: each.of_rows(rows, damage, as_text=True) for each in columns}
     parsed = {name: _parsed(texts[name], regression) for name, regression in targets}
-    good = labels.rows_with_labels(targets, pa.table(texts), parsed)
+    good = rows_with_labels(targets, pa.table(texts), parsed)
 
     def reason(i: int) -> str:
         row = {name: text[i].as_py() for name, text in texts.items()}
@@ -206,7 +211,7 @@ def _labels(rows: Sequence[Row], features: LogFeatures, damage: Damage) -> dict[
 
 def _parsed(text: ArrowColumn, regression: bool) -> ArrowColumn:
     """Return numbers of labels given as text, as of a log of files; null where one is wrong."""
-    return numbers_of_texts(text) if regression else labels.parse_labels(text)
+    return numbers_of_texts(text) if regression else parse_labels(text)
 
 
 def _refuse_sampled(rates: Sequence[Json], damage: Damage) -> None:
@@ -224,7 +229,7 @@ def _label(value: Json, name: str) -> int:
     Raises:
         ValueError: it is anything else.
     """
-    label = labels.label_of(value)
+    label = label_of(value)
     if label is None:
-        raise ValueError(labels.damage_of(name, value))
+        raise ValueError(label_damage(name, value))
     return label

@@ -28,7 +28,7 @@ from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.layout import LATEST
 from cowclip_merlin.types import ArrowColumn, Json
-from cowclip_merlin.workflows.raw.values.text_to_number import FINITE, numbers_of_texts
+from cowclip_merlin.workflows.raw.values.numbers import FINITE, numbers_of_texts
 from cowclip_merlin.workflows.raw.values.value_text import whole_text, whole_texts
 
 if TYPE_CHECKING:

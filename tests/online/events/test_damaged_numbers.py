@@ -15,7 +15,7 @@ from cowclip_merlin.online.events.columns import StreamColumn, VectorColumn, tex
 from cowclip_merlin.online.events.events import Damage
 from cowclip_merlin.online.events.values import parse_times
 from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vector_values
-from cowclip_merlin.workflows.raw.values.text_to_number import float_of, numbers_of_texts
+from cowclip_merlin.workflows.raw.values.numbers import float_of, numbers_of_texts
 
 FUZZED = settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), deadline=None)
 NEARLY = st.text("0123456789+-.eEinfatyINFATY()_ ", max_size=9)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
-from cowclip_merlin.workflows.raw.values.text_to_number import float_of, numbers_of_texts
+from cowclip_merlin.workflows.raw.values.numbers import float_of, numbers_of_texts
 from cowclip_merlin.workflows.raw.values.value_text import text_of_values
 
 if TYPE_CHECKING:
