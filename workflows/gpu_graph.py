@@ -154,25 +154,39 @@ class GpuRows:
     Args:
         log_format: columns of the log.
         recipe: how to transform them.
+        known: table -> values of a known vocabulary; None learns one from the rows.
 
     Attributes:
         ranges: continuous column -> smallest and largest number of the counted rows.
     """
 
-    def __init__(self, log_format: LogFormat, recipe: Recipe) -> None:
-        self._format, self._recipe = log_format, recipe
+    def __init__(
+        self,
+        log_format: LogFormat,
+        recipe: Recipe,
+        known: Mapping[str, pa.ChunkedArray] | None = None,
+    ) -> None:
+        self._format, self._recipe, self._known = log_format, recipe, known
+        self._files: Mapping[str, Sequence[Path]] = {}
         self._counts: Counts = {}
         self.ranges: Ranges = {}
 
-    def count(self, files: Sequence[Path]) -> None:
-        """Count the values and measure the numbers of staged files, with categories as text."""
+    def count(self, files: Mapping[str, Sequence[Path]]) -> None:
+        """Count the values and measure the numbers of the splits to fit on.
+
+        Args:
+            files: split -> staged files, with categories as text.
+        """
         import dask
         from dask import delayed
 
-        if not files:
+        self._files = files
+        splits = self._recipe.fitted_splits if self._known is None else ()
+        fitted = [file for split in splits for file in files.get(split, ())]
+        if not fitted:
             return
         measure = delayed(_measure, nout=2)
-        measured = [measure(file, self._format, self._recipe.log) for file in files]
+        measured = [measure(file, self._format, self._recipe.log) for file in fitted]
         counts, ranges = zip(*measured)
         self._counts, ranges = dask.compute(_added(counts), ranges)
         for name in self._format.continuous:
@@ -196,15 +210,13 @@ class GpuRows:
         parts = dask.compute(*(delayed(_write_part)(*pair, *how) for pair in files.items()))
         return dict(zip(files, parts, strict=True))
 
-    def frequent_unknown(
-        self, files: Sequence[Path], column: str, known: pa.ChunkedArray
-    ) -> list[str]:
-        """Return the most frequent values that a vocabulary lacks, of one staged file of text."""
+    def frequent_unknown(self, column: str) -> list[str]:
+        """Return the most frequent values that the vocabulary lacks, of one file of test rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        known = known.cast(pa.large_string())
-        for file in files:
+        known = self._known[self._format.table_of(column)].cast(pa.large_string())
+        for file in self._files["test"]:
             text = read_staged(file)[column].drop_null().cast(pa.large_string())
             counts = text.filter(pc.invert(pc.is_in(text, known))).value_counts().to_pylist()
             if counts:

@@ -177,7 +177,7 @@ class Ingest:
         values: ValueCounts,
     ) -> None:
         self._format, self._split = log_format, split
-        self._counted, self._values = counted, values
+        self._counted, self.values = counted, values
         self._block_bytes, self._stage, self._encoder = block_bytes, stage, encoder
         self.quarantine = quarantine
         self.inputs: list[JsonObject] = []
@@ -293,7 +293,7 @@ class Ingest:
         coded = self._encoder is not None
         table = staged_columns(table, self._format, self.whole_floats[block], coded=coded)
         if self._counted in files:
-            self._values.add(table, masks[self._counted])
+            self.values.add(table, masks[self._counted])
         if self._encoder:
             table = self._encoder.encode(table, masks, block)
         for split, path in files.items():

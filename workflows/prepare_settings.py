@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
@@ -10,6 +10,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.targets import check_targets
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.ingest import Split
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
@@ -25,6 +26,8 @@ from cowclip_merlin.workflows.raw.log_format import (
 if TYPE_CHECKING:
     from cowclip_merlin.workflows.prepared.folder import PreparedData
 
+OWN_SPLITS = ("validation", "test")
+"""Splits that may have files of their own."""
 KINDS = {"criteo": CRITEO, "avazu": AVAZU}
 TEST_FRACTION = {
     ("criteo", "random"): 0.1,
@@ -284,7 +287,7 @@ class PrepareSettings(Settings):
                 f"`extend` {self.extend}: columns are transformed as there; omit `freq_threshold`, "
                 "`log` and `fit_on`"
             )
-        for name in ("validation", "test"):
+        for name in OWN_SPLITS:
             if self.like is not None and getattr(self, name):
                 raise InputError(f"`like` {self.like}: all rows are test rows; omit `{name}`")
         given = (self.recipe, self.split, self.test_fraction, self.seed)
@@ -422,3 +425,46 @@ class PrepareSettings(Settings):
         fraction = usual if self.test_fraction is None else self.test_fraction
         seed = {} if self.seed is None else {"seed": self.seed}
         return Split(how=self.split, test_fraction=fraction, **seed)
+
+    def record(
+        self, log_format: LogFormat, split: Split | None, base: PreparedData | None
+    ) -> JsonObject:
+        """Return the settings that decide the output, for `dataset.json`.
+
+        `fit_on` and options of text are recorded only if they are not the default. The columns of a
+        Criteo or Avazu log follow from its kind.
+        """
+        recipe = asdict(self.recipe)
+        if recipe["fit_on"] == "train":
+            del recipe["fit_on"]
+        chosen: JsonObject = {} if base is None else {"vocabulary": base.vocabulary}
+        if self.kind == "table":
+            for name in ("label", "categorical", "continuous"):
+                chosen[name] = getattr(log_format, name)
+            chosen |= {"separator": log_format.separator} if log_format.separator_given else {}
+            chosen |= {} if log_format.header else {"columns": log_format.file_columns}
+            if log_format.multi:
+                chosen["multi"] = dict(log_format.multi)
+                chosen |= {
+                    name: getattr(log_format, name) for name in ("max_values", "keep_values")
+                }
+            rare = ("weight", "more_labels", "regression", "text")
+            more = {name: getattr(log_format, name) for name in rare}
+            chosen |= {name: value for name, value in more.items() if value}
+            if log_format.vectors:
+                chosen["vectors"] = dict(log_format.vectors)
+                chosen["vector_separator"] = log_format.vector_separator
+            if log_format.share_embedding:
+                chosen["share_embedding"] = dict(log_format.share_embedding)
+        given = {f"{name}_files": len(getattr(self, name)) for name in OWN_SPLITS}
+        chosen |= {name: files for name, files in given.items() if files}
+        if self.extend is not None:  # its counts decide which values have ids
+            chosen["extend"] = base.fingerprint
+        return chosen | {
+            "kind": self.kind,
+            "like": None if self.like is None else self.like.name,
+            "split": None if split is None else asdict(split),
+            "recipe": recipe,
+            "max_bad_fraction": self.max_bad_fraction,
+            "hugectr": self.hugectr,
+        }
