@@ -53,7 +53,7 @@ class Day(Column):
 
     def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
         days, _ = super().check(values, where)
-        return pc.floor(pc.divide(days, 10_000.0)), _are(pc.greater(days, 19_000_000))
+        return pc.floor(pc.divide(days, 10_000.0)), np.asarray(pc.greater(days, 19_000_000), bool)
 
     def damage(self, value: object) -> str:
         return f"{self.name} is {value!r}, no day"

@@ -15,7 +15,7 @@ from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.readers import read_text_rows
 from cowclip_merlin.workflows.raw.text_lines import Block, LineParser
-from cowclip_merlin.workflows.raw.values import text_to_number
+from cowclip_merlin.workflows.raw.values import numbers
 from cowclip_merlin.workflows.raw.values.numbers import read_numbers
 
 GOOD = ["", "1", "0", "u", "é", "1"]
@@ -142,8 +142,8 @@ def test_damage_is_found_in_a_few_passes_however_much_there_is(monkeypatch, dama
     text = "".join(f"{line}\n" for line in lines).encode("latin-1")
     passes, read = [], csv.read_csv
     monkeypatch.setattr(csv, "read_csv", lambda *a: passes.append(1) or read(*a))
-    alone = text_to_number._is_whole
-    monkeypatch.setattr(text_to_number, "_is_whole", lambda *a: passes.append(1) or alone(*a))
+    alone = numbers._is_whole
+    monkeypatch.setattr(numbers, "_is_whole", lambda *a: passes.append(1) or alone(*a))
     log_format = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
     parsed = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "x"]).parse(Block(1, text))
     assert [bad.line for bad in parsed.bad] == list(range(1, 301, every))

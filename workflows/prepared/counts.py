@@ -98,12 +98,11 @@ class Vocabulary(NamedTuple):
             "num_indices": [1] * len(SPECIAL) + [self.kept.num_rows],
             "num_observed": [*self._seen, _sum(self.kept)],
         }
-        empty = pa.Table.from_pandas(empty_vocabulary(name))
-        has_rows = self.kept.num_rows or self.rare.num_rows
-        tables = {
-            "unique": _with_ids(self.kept, name) if has_rows else empty,
-            "meta": pa.Table.from_pandas(pd.DataFrame(meta)),
-        }
+        tables = {"meta": pa.Table.from_pandas(pd.DataFrame(meta))}
+        if self.kept.num_rows or self.rare.num_rows:
+            tables["unique"] = _with_ids(self.kept, name)
+        else:
+            tables["unique"] = pa.Table.from_pandas(empty_vocabulary(name))
         tables |= {"rare": self.rare} if self.rare.num_rows else {}
         files = {f"{kind}.{name}.parquet": table for kind, table in tables.items()}
         return {file: write_parquet(table, categories / file) for file, table in files.items()}
@@ -137,20 +136,13 @@ def _schema() -> pa.Schema:
 
 def _by_frequency(counts: pa.Table) -> pa.Table:
     """Sort values by descending frequency, and ties by value; text is then in chunks."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    counts = _with_large_text(counts)
+    if _is_text(counts):  # which may be joined to more than 2 GiB
+        counts = counts.set_column(0, "value", counts["value"].cast(pa.large_string()))
     places = pc.sort_indices(counts, [("count", "descending"), ("value", "ascending")])
     return _in_chunks(counts.take(places))
-
-
-def _with_large_text(counts: pa.Table) -> pa.Table:
-    """Return a table whose texts may be joined to more than 2 GiB."""
-    import pyarrow as pa
-
-    if not pa.types.is_string(counts["value"].type):
-        return counts
-    return counts.set_column(0, "value", counts["value"].cast(pa.large_string()))
 
 
 def _in_chunks(counts: pa.Table) -> pa.Table:

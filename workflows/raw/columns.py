@@ -183,7 +183,8 @@ class Label(Column):
                 given = numbers_of_column(values, where)
                 found = pc.index_in(given, pa.array([0.0, 1.0])).cast(pa.int8())
             right = found.is_valid()
-        return found, _are(pc.or_(right, values.is_null()) if self.optional else right)
+        right = pc.or_(right, values.is_null()) if self.optional else right
+        return found, np.asarray(right, bool)
 
     def damage(self, value: object) -> str:
         if value is None and not self.optional:
@@ -350,7 +351,7 @@ class Number(Column):
         right = pc.is_finite(found)
         if self.whole:
             right = pc.and_(right, pc.equal(found, pc.floor(found)))
-        return found, _are(pc.fill_null(right, True))
+        return found, np.asarray(pc.fill_null(right, True), bool)
 
     def damage(self, value: object) -> str:
         if is_missing(value):
@@ -391,7 +392,7 @@ class Weight(Column):
 
     def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
         found = numbers_of_column(values, where)
-        return found, _are(are_weights(found))
+        return found, np.asarray(are_weights(found), bool)
 
     def damage(self, value: object) -> str:
         right = 0 <= number_of(value) <= LARGEST
@@ -437,10 +438,6 @@ class Vector(Column):
 def is_missing(value: object) -> bool:
     """Return whether a value of a file is missing: nothing, or empty text."""
     return value is None or (isinstance(value, str) and not value)
-
-
-def _are(values: ArrowColumn) -> Bools:
-    return np.asarray(values, bool)
 
 
 def _feature(name: str, kind: str, bits: int, *tags: str) -> JsonObject:

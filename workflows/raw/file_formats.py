@@ -80,9 +80,10 @@ def open_text(file: FilePath, digest: hashlib._Hash | None = None) -> IO[bytes] 
     """Open plain or compressed text for reading bytes; read it with `read_bytes`."""
     if not file.is_file():
         raise InputError(f"{file}: no such file; check the path")
-    kind = _compression(file)
-    with _opened(file, kind) as stream:
-        head = read_bytes(stream, _HEAD, file)
+    with file.open("rb") as raw:  # an address asks its store for each file that is opened
+        kind = _compression(raw.read(_HEAD), file)
+        raw.seek(0)
+        head = read_bytes(_unpacked(raw, kind), _HEAD, file)
     found = [each for mark, each in _OTHERS.items() if head.startswith(mark)]
     if head[_TAR_MARK] == b"ustar":
         found = [("a tar archive", "unpack it and give the text files in it")]
@@ -91,7 +92,8 @@ def open_text(file: FilePath, digest: hashlib._Hash | None = None) -> IO[bytes] 
     if found:
         what, remedy = found[0]
         raise InputError(f"{file}: is {what}, not text; {remedy}")
-    return _opened(file, kind, digest)
+    raw = file.open("rb")
+    return _unpacked(raw if digest is None else _Hashed(raw, digest), kind)
 
 
 def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: FilePath) -> bytes:
@@ -101,32 +103,27 @@ def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: FilePath) -> 
     except (EOFError, OSError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:  # of the disk
             raise
-        raise InputError(
-            f"{file}: damaged {_compression(file)} file ({error}); download it again"
-        ) from error
+        with file.open("rb") as raw:
+            kind = _compression(raw.read(_HEAD), file)
+        raise InputError(f"{file}: damaged {kind} file ({error}); download it again") from error
 
 
-def _compression(file: FilePath) -> str | None:
+def _compression(head: bytes, file: FilePath) -> str | None:
     """Return how a file is compressed by its first bytes, or else by the end of its name."""
-    with file.open("rb") as stream:
-        head = stream.read(16)
     found = [kind for mark, kind in _COMPRESSED.items() if head.startswith(mark)]
     return found[0] if found else COMPRESSED_SUFFIXES.get(file.suffix.lower())
 
 
-def _opened(
-    file: FilePath, kind: str | None, digest: hashlib._Hash | None = None
-) -> IO[bytes] | pa.NativeFile:
+def _unpacked(raw: IO[bytes], kind: str | None) -> IO[bytes] | pa.NativeFile:
+    """Return the text of a file that is compressed in this way; closing it closes the file."""
     import pyarrow as pa
 
-    raw = file.open("rb")
-    raw = raw if digest is None else _Hashed(raw, digest)
     if kind is None:
         return raw
     if kind != "gzip":
         return pa.CompressedInputStream(raw, kind)
     stream = gzip.GzipFile(fileobj=raw)
-    stream.myfileobj = raw  # so that it is closed, too
+    stream.myfileobj = raw
     return stream
 
 
