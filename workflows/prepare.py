@@ -18,8 +18,6 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from cowclip_merlin import compat
 from cowclip_merlin.addresses import (
     Address,
@@ -284,7 +282,7 @@ class _Preparation:
             file = f"counts/{name}.parquet"
             checksums[file] = write_parquet(found.counts(), data / file)
             if ids is not None:
-                np.save(ids / f"{name}.npy", rows.ids(name, found.kept["value"]))
+                rows.ids(name, found.kept["value"]).tofile(ids / f"{name}.int32")
             return found, checksums, None if self.like else two_texts(found.kept["value"])
 
         made, values = _Written({}, "", {}, {}), ValuesHash()

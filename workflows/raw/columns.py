@@ -135,7 +135,7 @@ class Column:
 
         Args:
             values: of `encoded`, [n].
-            ids: folder with the id of each code of a vocabulary; None: codes are ids.
+            ids: folder with the id of each code of a vocabulary, int32; None: codes are ids.
             statistics: the ranges of the numbers.
         """
         return values
@@ -266,7 +266,7 @@ class Ids(Column):
         values = values.combine_chunks()
         if ids is None:
             return values
-        id_of = np.load(ids / f"{self.table}.npy", mmap_mode="r")
+        id_of = np.memmap(ids / f"{self.table}.int32", np.int32, "r")
         if not pa.types.is_list(values.type):
             return pa.array(id_of[np.asarray(values)])
         return pa.ListArray.from_arrays(values.offsets, pa.array(id_of[np.asarray(values.values)]))

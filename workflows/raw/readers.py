@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns
+_ROWS = 1000  # to search for a vector
+_BLOCK_BYTES = 1 << 22  # to read of a text file for them
 
 
 def check_input_files(files: Sequence[FilePath]) -> None:
@@ -70,20 +72,17 @@ def read_text_rows(
 ) -> Iterator[ParsedRows]:
     """Read and parse the file block by block."""
     blocks = read_blocks(file, block_bytes, digest)
-    columns, first = _columns(file, next(blocks), log_format)
-    parser = LineParser(log_format, file, columns, coded=coded)
-    filled = (block for block in chain([first], blocks) if block.text)
-    yield from (map if threads is None else threads.in_order)(parser.parse, filled)
-
-
-def _columns(file: FilePath, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:
-    """Return the columns of the file, and its first block without the header."""
-    first, _, rest = block.text.partition(b"\n")
+    block = next(blocks)
     if log_format.header:
-        columns = read_header(first.removesuffix(b"\r"), log_format, file)
-        return columns, Block(block.first_line + 1, rest)
-    check_first_lines(block.text, log_format, file)
-    return list(log_format.file_columns), block
+        line, _, rest = block.text.partition(b"\n")
+        columns = read_header(line.removesuffix(b"\r"), log_format, file)
+        block = Block(block.first_line + 1, rest)
+    else:
+        check_first_lines(block.text, log_format, file)
+        columns = list(log_format.file_columns)
+    parser = LineParser(log_format, file, columns, coded=coded)
+    filled = (each for each in chain([block], blocks) if each.text)
+    yield from (map if threads is None else threads.in_order)(parser.parse, filled)
 
 
 def read_header(text: bytes, log_format: LogFormat, file: FilePath) -> list[str]:
@@ -246,10 +245,6 @@ def _batches(
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"{file}: damaged parquet ({reason}); download it again") from error
-
-
-_ROWS = 1000
-_BLOCK_BYTES = 1 << 22
 
 
 def with_vector_lengths(log_format: LogFormat, files: Sequence[FilePath]) -> LogFormat:
