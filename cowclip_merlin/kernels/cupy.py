@@ -209,6 +209,7 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Array | None = None,
+    epsilons: Array | None = None,
 ) -> int:
     """See `kernels.reference.replay_rows`; `last` has 32 bits.
 
@@ -225,10 +226,13 @@ def replay_rows(
         return 0
     order = behind[cupy.argsort(seen[behind])]
     mine = order if rows is None else rows[order].astype(np.int64)
+    keep_m, keep_v, epsilon = _adam_constants(settings)
+    every = cupy.full(to, epsilon) if epsilons is None else epsilons
     _launch(
         "replay_rows", d, count * d, w, m, v, mine, seen[order].astype(np.int64), np.int64(count),
-        np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
-        *_adam_constants(settings), np.float32(2 * settings.l2),
+        np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32),
+        cupy.ascontiguousarray(every, dtype=np.float32), np.int64(to),
+        keep_m, keep_v, np.float32(2 * settings.l2),
     )  # fmt: skip
     return count
 

@@ -211,6 +211,7 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Array | None = None,
+    epsilons: Array | None = None,
 ) -> int:
     """See `kernels.reference.replay_rows`."""
     rows = np.arange(len(w), dtype=np.int32) if rows is None else rows
@@ -220,28 +221,32 @@ def replay_rows(
         kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
         keep = _adam_constants(settings, settings.squares / settings.micro_batches)
         constants = keep, *_constants(settings, w.shape[1], kind)
-        seen, alphas = _without_refused(seen[order], np.asarray(alphas[:to], np.float32))
-        largest = np.float32(_largest_rate(alphas[seen[0] :], settings))
-        inputs = behind[order], seen, alphas, largest
+        made, seen, alphas = _without_refused(seen[order], np.asarray(alphas[:to], np.float32))
+        least = settings.epsilon
+        if epsilons is not None:
+            epsilons = np.asarray(epsilons[:to], np.float32)[made]
+            least = float(epsilons[seen[0] :].min(initial=least))
+        largest = np.float32(_largest_rate(alphas[seen[0] :], least, settings))
+        inputs = behind[order], seen, alphas, epsilons, largest
         replay_loops.replay_each(w, m, v, *inputs, *constants, get_num_threads())
     return len(behind)
 
 
-def _without_refused(seen: Array, alphas: Array) -> tuple[Array, Array]:
-    """Leave out the refused steps: the steps seen and the rates, as if they had not been."""
+def _without_refused(seen: Array, alphas: Array) -> tuple[Array | slice, Array, Array]:
+    """Leave out the refused steps: which were made, the steps seen, and the rates made."""
     refused = alphas < 0
     if not refused.any():
-        return seen, alphas
+        return slice(None), seen, alphas
     before = np.concatenate([[0], np.cumsum(refused)]).astype(seen.dtype)
-    return seen - before[seen], alphas[~refused]
+    return ~refused, seen - before[seen], alphas[~refused]
 
 
-def _largest_rate(alphas: Array, settings: RowSettings) -> float:
+def _largest_rate(alphas: Array, epsilon: float, settings: RowSettings) -> float:
     """Return the largest rate, or -1 if rows of these settings may not be taken to be at rest.
 
     The ratio of the moments must fall, and weights near 0 must not swing: see `is_at_rest`.
     """
     largest = float(alphas.max(initial=0))
     falls = settings.beta_1 <= 0.999 * math.sqrt(settings.beta_2)
-    swings = 2 * settings.l2 * largest > settings.epsilon
+    swings = 2 * settings.l2 * largest > epsilon
     return largest if falls and not swings else -1.0

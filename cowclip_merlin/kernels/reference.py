@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cowclip_merlin.choices import RowSettings, lacks_clip
@@ -144,6 +146,7 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Array | None = None,
+    epsilons: Array | None = None,
 ) -> int:
     """Replay the steps that rows have missed, in place.
 
@@ -160,6 +163,8 @@ def replay_rows(
         to: replay up to this step, at most T.
         settings: L2, clip (one of `choices.kernel_clips()`) and Adam.
         rows: rows to check, int [n], in any order, with or without duplicates; by default all.
+        epsilons: of every step, [T], not falling, as PyTorch's: `epsilon * sqrt(1 - beta_2^t)`;
+            by default that of the settings.
 
     Returns:
         Number of distinct rows that had missed a step.
@@ -171,7 +176,10 @@ def replay_rows(
             if alphas[step] >= 0:
                 g, _ = clip_rows(np.zeros_like(w[i : i + 1]), w[i : i + 1], absent, settings)
                 squares = g[0] ** 2 / settings.micro_batches  # each part has its share of L2
-                adam(w[i], m[i], v[i], g[0], alphas[step], settings, squares)
+                own = settings
+                if epsilons is not None:
+                    own = replace(settings, epsilon=float(epsilons[step]))
+                adam(w[i], m[i], v[i], g[0], alphas[step], own, squares)
         last[i] = max(last[i], to)
     return behind
 

@@ -184,22 +184,31 @@ def check_replay(subject, case, gaps, to, settings):
     """
     u, rng = len(case.w), np.random.default_rng(to)
     some = rng.permutation(np.repeat(rng.permutation(u)[: (u + 1) // 2], rng.integers(1, 4)))
-    for rows, dtype in ((None, np.int32), (some, np.int32), (some.astype(np.int32), np.float32)):
-        check_replay_of(subject, case, rows, np.maximum(to - gaps, 0).astype(dtype), to, settings)
+    last, own = np.maximum(to - gaps, 0).astype(np.int32), epsilons_of(max(to, 1), settings)
+    check_replay_of(subject, case, None, last, to, settings)
+    check_replay_of(subject, case, None, last, to, settings, epsilons=own)
+    check_replay_of(subject, case, some, last, to, settings)
+    check_replay_of(subject, case, some.astype(np.int32), last.astype(np.float32), to, settings)
 
 
-def check_replay_of(subject, case, rows, last, to, settings):
+def epsilons_of(steps, settings):
+    """Where PyTorch puts epsilon, in terms of rates with both bias corrections."""
+    return settings.epsilon * np.sqrt(1 - settings.beta_2 ** np.arange(1, steps + 1))
+
+
+def check_replay_of(subject, case, rows, last, to, settings, *, epsilons=None):
     alphas, expected, want_last = (
         alphas_of(max(to, 1), settings),
         double(case.w, case.m, case.v),
         last.copy(),
     )
     alphas[3::7] = -1  # refused steps
-    want = reference.replay_rows(*expected, want_last, alphas, to, settings, rows=rows)
+    how = {"rows": rows, "epsilons": epsilons}
+    want = reference.replay_rows(*expected, want_last, alphas, to, settings, **how)
     actual = [subject.put(x) for x in (case.w, case.m, case.v, last)]
-    rows = rows if rows is None else subject.put(rows)
+    how = {name: x if x is None else subject.put(x) for name, x in how.items()}
     alphas = subject.put(alphas.astype(np.float32))
-    assert subject.kernels.replay_rows(*actual, alphas, to, settings, rows=rows) == want
+    assert subject.kernels.replay_rows(*actual, alphas, to, settings, **how) == want
     for wanted, got in zip(expected, actual):
         np.testing.assert_allclose(subject.get(got), wanted, rtol=2e-4, atol=1e-6)
     np.testing.assert_array_equal(subject.get(actual[3]), want_last)

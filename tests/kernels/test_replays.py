@@ -13,6 +13,7 @@ from kernel_checks import (
     Subject,
     check_replay_of,
     dims,
+    epsilons_of,
     parts,
     seeds,
     settings_of_replays,
@@ -63,16 +64,19 @@ def test_a_replay_has_the_bits_of_its_steps(d, clip):
 
 
 @EVERY
-@given(st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays(), parts)
-def test_replay_rows(u, d, steps, seed, values, micro_batches):
+@given(
+    st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays(), parts, st.booleans()
+)  # fmt: skip
+def test_replay_rows(u, d, steps, seed, values, micro_batches, as_pytorch):
     rng, values = np.random.default_rng(seed), replace(values, micro_batches=micro_batches)
     rows = state(rng, u, d)
     slow = wide(rows)
     last = rng.integers(0, steps + 1, u).astype(np.int32)
     slow_last = last.copy()
     alphas = rng.uniform(0, 1e-3, steps + 5).astype(np.float32)
-    fast.replay_rows(*rows, last, alphas, steps, values)
-    ref.replay_rows(*slow, slow_last, alphas, steps, values)
+    epsilons = epsilons_of(len(alphas), values) if as_pytorch else None
+    fast.replay_rows(*rows, last, alphas, steps, values, epsilons=epsilons)
+    ref.replay_rows(*slow, slow_last, alphas, steps, values, epsilons=epsilons)
     for a, b, atol in zip(rows, slow, (2e-6, 2e-7, 2e-9), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=atol)
     np.testing.assert_array_equal(last, slow_last)
@@ -126,6 +130,18 @@ def test_without_l2_a_replay_that_ends_early_has_all_bits_of_the_weights(
     np.testing.assert_array_equal(rows[0], expected[0])
     np.testing.assert_allclose(rows[1], expected[1], rtol=1e-3, atol=1e-30)
     np.testing.assert_allclose(rows[2], expected[2], rtol=1e-3, atol=1e-30)
+
+
+@pytest.mark.parametrize("l2", [0.0, 1e-6])
+def test_rows_come_to_rest_with_epsilons_of_steps(l2):
+    """The smallest that is still to come decides."""
+    rng, values = np.random.default_rng(3), RowSettings(l2=l2, epsilon=1e-6, clip="none")
+    rows, alphas = trained_rows(rng, 6, 3), np.full(4000, 1e-3, np.float32)
+    slow, epsilons = wide(rows), epsilons_of(4000, values)
+    for last in (np.zeros(6, np.int32), np.array([0, 40, 200, 900, 3000, 4000], np.int32)):
+        fast.replay_rows(*rows, last.copy(), alphas, 4000, values, epsilons=epsilons)
+        ref.replay_rows(*slow, last, alphas, 4000, values, epsilons=epsilons)
+        np.testing.assert_allclose(rows[0], slow[0], rtol=1e-5, atol=2e-7)
 
 
 def replays_with(betas, clip, l2):

@@ -164,14 +164,14 @@ extern "C" __global__ void take_behind(
 // Replay missed steps in registers; one thread per number of the rows that are behind.
 extern "C" __global__ void replay_rows(
     float* w, float* m, float* v, const index_t* rows, const index_t* seen, index_t count, int d,
-    const float* alphas, index_t to, float keep_m, float keep_v, float epsilon, float l2) {
+    const float* alphas, const float* epsilons, index_t to, float keep_m, float keep_v, float l2) {
     const index_t i = this_thread() / d;
     if (i >= count) return;
     const index_t at = rows[i] * d + this_thread() % d;
     float my_w = w[at], my_m = m[at], my_v = v[at];
     for (index_t s = seen[i]; s < to; ++s) {
         if (alphas[s] < 0.0f) continue;  // a refused step
-        adam(my_w, my_m, my_v, l2 * my_w, alphas[s], keep_m, keep_v, epsilon);
+        adam(my_w, my_m, my_v, l2 * my_w, alphas[s], keep_m, keep_v, epsilons[s]);
     }
     w[at] = my_w;
     m[at] = my_m;

@@ -94,8 +94,8 @@ def clip_absent(
 
 @compiled
 def replay_steps(
-    w: Array, m: Array, v: Array, g: Array, d: int, alphas: Array, keep: Array, l2: np.float32,
-    kind: int, r: float, floor: float, bound: float,
+    w: Array, m: Array, v: Array, g: Array, d: int, alphas: Array, epsilons: Array | None,
+    keep: Array, l2: np.float32, kind: int, r: float, floor: float, bound: float,
 ) -> None:  # fmt: skip
     """Make these steps of rows of length d, which lie one after another.
 
@@ -103,7 +103,10 @@ def replay_steps(
     """
     # If no number is above this one, no row of gradients has a norm above its threshold.
     limit = np.float32((bound if kind == 2 else floor) / np.sqrt(d) * (1 - 1e-6))
-    for alpha in alphas:
+    for step in range(len(alphas)):
+        alpha = alphas[step]
+        if epsilons is not None:  # without them, the code is compiled as if this was not here
+            keep[2] = epsilons[step]
         if kind == 0:
             for x in range(len(w)):
                 w[x], m[x], v[x] = adam_number(w[x], m[x], v[x], l2 * w[x], alpha, keep)
@@ -120,8 +123,8 @@ def replay_steps(
 
 @compiled
 def replay_chunk(
-    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, largest: np.float32,
-    keep: Array, l2: np.float32,
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array,
+    epsilons: Array | None, largest: np.float32, keep: Array, l2: np.float32,
     kind: int, r: float, floor: float, bound: float,
 ) -> None:  # fmt: skip
     """Replay some rows, sorted by the steps that they have seen, up to the last step.
@@ -132,6 +135,8 @@ def replay_chunk(
     go back to their places.
     """
     n, d, to = len(rows), w.shape[1], len(alphas)
+    if epsilons is not None:
+        keep = keep.copy()  # other threads are at other steps
     size = 1 if kind == 0 and l2 != 0 else d
     parts, per_row = n * d // size, d // size
     most = np.float32(_SMALL * largest if l2 != 0 else np.inf)  # a larger weight is not at rest
@@ -150,6 +155,8 @@ def replay_chunk(
         while begun < parts and seen[begun // per_row] <= step:
             begun += per_row
         long = largest >= 0 and to - step >= _CHECK_EVERY  # fewer steps cost less than the check
+        if epsilons is not None:
+            keep[2] = epsilons[step]
         if long and any_within(a[done * size : begun * size], most):
             for i in range(done, begun):
                 if is_at_rest(a, b, e, i * size, size, largest, keep[2], l2):
@@ -160,8 +167,9 @@ def replay_chunk(
         if done < begun:
             end = min(end, step + _CHECK_EVERY)
             active = slice(done * size, begun * size)
+            own = None if epsilons is None else epsilons[step:end]
             replay_steps(
-                a[active], b[active], e[active], g[active], d, alphas[step:end], keep, l2,
+                a[active], b[active], e[active], g[active], d, alphas[step:end], own, keep, l2,
                 kind, r, floor, bound,
             )  # fmt: skip
         step = end
@@ -176,8 +184,8 @@ def replay_chunk(
 
 @compiled(parallel=True)
 def replay_each(
-    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, largest: np.float32,
-    keep: Array, l2: np.float32,
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array,
+    epsilons: Array | None, largest: np.float32, keep: Array, l2: np.float32,
     kind: int, r: float, floor: float, bound: float, threads: int,
 ) -> None:  # fmt: skip
     """Replay rows in chunks; the rows are sorted by the steps that they have seen.
@@ -189,6 +197,7 @@ def replay_each(
         rows: distinct rows.
         seen: steps that each of these rows has seen, ascending.
         alphas: rate of each step, with both bias corrections; all are made.
+        epsilons: of each step, not falling; None: that of `keep`.
         largest: of these rates; negative: make all steps, do not look for rows at rest.
         keep: see `adam_number`.
         l2: factor of a weight in its gradient.
@@ -204,6 +213,6 @@ def replay_each(
         for first in range(t * size, len(rows), threads * size):
             end = first + size
             replay_chunk(
-                w, m, v, rows[first:end], seen[first:end], alphas, largest, keep, l2,
+                w, m, v, rows[first:end], seen[first:end], alphas, epsilons, largest, keep, l2,
                 kind, r, floor, bound,
             )  # fmt: skip
