@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 FLINK_VENV ?= .venv-flink
+TORCH_VENV ?= .venv-torch
 TRITON_VENV ?= .venv-triton
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
@@ -17,7 +18,7 @@ FULL := --hypothesis-profile=full
 FOREIGN := $(foreach name,on_keras fuxictr tfra hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
-        flink-check triton-check docs linkcheck lock clean
+        flink-check torch-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -67,6 +68,11 @@ gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
 	@requirements/make_venv.sh flink $(FLINK_VENV)
 	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joining/test_flink.py $(PYTEST_ARGS)
+
+torch-check: ## test the optimizer for PyTorch on Python 3.13 and NumPy 2 (6 GB, some minutes)
+	@requirements/make_venv.sh torch $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/python -m pytest tests/pytorch $(PYTEST_ARGS)
+	@$(TORCH_VENV)/bin/python -m pytest --doctest-modules -o addopts=--import-mode=importlib cowclip_merlin/torch
 
 triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
 	@requirements/make_venv.sh triton $(TRITON_VENV)

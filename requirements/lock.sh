@@ -20,11 +20,15 @@ lock() { # LINE VERSION PYTHON TITLE [WHAT_ELSE]
     echo "wrote $pins"
 }
 
-for version in 3.10 3.11 3.12; do
+for version in 3.10 3.11 3.12 3.13; do
     python=$(command -v "$(pyenv root 2>/dev/null || true)"/versions/"$version"*/bin/python \
         "python$version" | head -n 1) || true
     if [ -z "$python" ] || ! "$python" -c "import venv, ensurepip" 2>/dev/null; then
         echo "skipped Python $version: not installed"
+        continue
+    fi
+    if [ "$version" = 3.13 ]; then
+        lock torch "$version" "$python" "PyTorch for its optimizer, Python $version and NumPy 2"
         continue
     fi
     lock docs "$version" "$python" "Tools that build the site, Python $version" ""

@@ -4,12 +4,13 @@
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
 # LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), flink
-# (Apache Flink, without the stack), or triton (NVIDIA Triton and TensorFlow, without this project).
+# (Apache Flink, without the stack), torch (PyTorch and NumPy 2, without the stack), or triton
+# (NVIDIA Triton and TensorFlow, without this project).
 # PYTHON_VERSION: such as 3.10, or several, "3.11 3.10": the first one that runs, as by default.
 # A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: $0 default|ngc|rapids|docs|flink|triton DIR [PYTHON_VERSION]" >&2
+    echo "usage: $0 default|ngc|rapids|docs|flink|torch|triton DIR [PYTHON_VERSION]" >&2
     exit 2
 fi
 line=$1 dir=$2 wanted=${3:-}
@@ -22,8 +23,9 @@ case $line in
     rapids) versions="3.12 3.11" size="2 GB, one or two minutes" ;;
     docs) versions="3.11 3.12 3.10" size="100 MB, some seconds" ;;
     flink) versions="3.11" size="900 MB, one or two minutes" ;;
+    torch) versions="3.13" size="6 GB, some minutes" ;;
     triton) versions="3.11" size="2 GB, one or two minutes" ;;
-    *) echo "unknown line '$line': choose default, ngc, rapids, docs, flink or triton" >&2; exit 2 ;;
+    *) echo "unknown line '$line': choose default, ngc, rapids, docs, flink, torch or triton" >&2; exit 2 ;;
 esac
 versions=${wanted:-$versions}
 

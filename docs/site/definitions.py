@@ -9,9 +9,9 @@ from pathlib import Path
 def line_of(name: str, file: Path) -> int | None:
     """Return the line of a class, function, method (`Class.method`) or constant; None if missing.
 
-    A public name such as `cc.models.deepfm` is found by its last part.
+    A public name, such as `cc.scale` or `cowclip_merlin.torch.CowClip`, is found by its last part.
     """
-    if name.startswith("cc."):
+    if name.startswith(("cc.", "cowclip_merlin.")):
         name = name.rpartition(".")[2]
     body = ast.parse(file.read_text(encoding="utf-8")).body
     line = None

@@ -20,7 +20,7 @@ else:
 ROOT = Path(__file__).parents[2]
 EVERY = sorted(ROOT.glob("requirements/*-py3*.txt"))
 TRITON = ROOT / "requirements/triton-py311.txt"  # no extra: it needs protobuf < 7
-TOOLS = [p for p in EVERY if p.name.startswith(("docs-", "flink-"))]
+TOOLS = [p for p in EVERY if p.name.startswith(("docs-", "flink-", "torch-"))]
 LINES = [p for p in EVERY if p not in (*TOOLS, TRITON)]
 
 
@@ -259,7 +259,7 @@ def test_there_are_pins_for_every_promised_stack():
         "docs-py310.txt", "docs-py311.txt", "docs-py312.txt",
         "default-py310.txt", "default-py311.txt", "ngc-py310.txt", "rapids-py311.txt",
         "rapids-py312.txt", "flink-py311.txt", "rapids-gpu-py311.txt", "rapids-gpu-py312.txt",
-        "triton-py311.txt",
+        "torch-py313.txt", "triton-py311.txt",
     }  # fmt: skip
 
 

@@ -1,0 +1,162 @@
+"""The steps of `cowclip_merlin.torch.CowClip` are those of PyTorch's Adam, and of the reference."""
+
+import math
+
+import numpy as np
+import pytest
+from emulated_cupy import COMPILER, load_kernels
+
+from cowclip_merlin.kernels import RowSettings, load
+
+pytestmark = [pytest.mark.system, pytest.mark.quick]
+ROWS, DIM, FIELDS = 60, 3, 4
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("no g++ on PATH")
+    return load_kernels(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture(params=["numba", "cupy"])
+def cowclip(request, torch, monkeypatch):
+    """The class, with the kernels of the CPU or those of a GPU on the CPU."""
+    from cowclip_merlin import torch as front_end
+
+    if request.param == "cupy":
+        kernels = request.getfixturevalue("emulated")
+        monkeypatch.setattr("cowclip_merlin.kernels.load", lambda name: kernels)
+    return front_end.CowClip
+
+
+def emulates_a_gpu(request):
+    return request.node.callspec.params["cowclip"] == "cupy"
+
+
+def adam_of(torch, model, l2):
+    groups = [{"params": model[0].parameters(), "weight_decay": 2 * l2}]
+    return torch.optim.Adam([*groups, {"params": model[2].parameters()}], lr=1e-2)
+
+
+@pytest.mark.parametrize("update", ["exact", "dense"])
+@pytest.mark.parametrize(("bag", "l2"), [(None, 1e-3), (None, 0.0), ("sum", 1e-3), ("mean", 1e-4)])
+def test_without_a_clip_weights_are_those_of_adam(
+    torch, cowclip, model_of, batches, train, update, bag, l2
+):
+    """Also with rates that a schedule changes, over steps that most rows miss."""
+    ours, theirs = model_of(bag=bag), model_of(bag=bag, sparse=False)
+    optimizer = cowclip(ours, 1e-2, l2=l2, clip="none", update=update)
+    adam = adam_of(torch, theirs, l2)
+    for model, each in ((ours, optimizer), (theirs, adam)):
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(each, 500)
+        train(model, each, batches(500), falling)
+    for mine, other in zip(ours.parameters(), theirs.parameters()):
+        torch.testing.assert_close(mine.detach(), other.detach(), rtol=2e-5, atol=2e-5)
+    state = optimizer.state[ours[0].weight], adam.state[theirs[0].weight]
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(*(x[name] for x in state), rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("clip", ["cowclip", "column"])
+@pytest.mark.parametrize("update", ["exact", "dense", "lazy"])
+def test_a_clip_is_that_of_the_reference(request, torch, cowclip, model_of, batches, update, clip):
+    """A loop over rows and steps: sum, count, L2, clip, Adam."""
+    model, l2, bound = model_of(), 1e-3, 0.05
+    if clip == "column" and update != "lazy" and emulates_a_gpu(request):
+        pytest.skip("refused on a GPU: the clip takes absent rows, too")
+    optimizer = cowclip(model, 1e-2, l2=l2, clip=clip, update=update, r=0.3, zeta=1e-3, bound=bound)
+    w = model[0].weight.detach().numpy().astype(float)
+    m, v, clipped = np.zeros_like(w), np.zeros_like(w), 0
+    for t, (ids, labels) in enumerate(batches(40), 1):
+        optimizer.zero_grad()
+        out = model(ids)
+        torch.nn.functional.binary_cross_entropy_with_logits(out, labels).backward()
+        gradient = model[0].weight.grad.to_dense().numpy().astype(float)
+        count = np.bincount(ids.numpy().ravel(), minlength=ROWS)
+        optimizer.step()
+        for i in range(ROWS):
+            if update == "lazy" and not count[i]:
+                continue
+            g = gradient[i] + 2 * l2 * w[i]
+            if clip == "cowclip":
+                least = math.sqrt(DIM) * 1e-3
+                limit = max(count[i], 1) * max(0.3 * np.linalg.norm(w[i]), least)
+            else:
+                limit = bound
+            norm = np.linalg.norm(g)
+            clipped += norm > limit
+            g *= min(1, limit / norm) if norm else 1
+            m[i] += 0.1 * (g - m[i])
+            v[i] += 0.001 * (g * g - v[i])
+            root = np.sqrt(v[i] / (1 - 0.999**t)) + 1e-8
+            w[i] -= 1e-2 / (1 - 0.9**t) * m[i] / root
+        np.testing.assert_allclose(model[0].weight.detach().numpy(), w, rtol=1e-4, atol=1e-5)
+    assert clipped and 0 <= optimizer.clipped_share <= 1 and optimizer.mean_clip_factor < 1
+
+
+def clipped_counts(optimizer, table):
+    """The counts of a first step with l2=0, r=0 and zeta=1, if all rows were clipped."""
+    return optimizer.state[table.weight]["exp_avg"].norm(dim=1) / 0.1 / math.sqrt(DIM)
+
+
+@pytest.mark.parametrize("rows", [6, ROWS])
+@pytest.mark.parametrize("passes", [1, 2, 5])
+def test_counts_are_of_all_lookups_before_a_step(torch, cowclip, model_of, rows, passes):
+    """Also where PyTorch sums equal ids: of equal batches, or of many for a small table."""
+    model = model_of(rows=rows)
+    optimizer = cowclip(model, 1e-2, l2=0.0, zeta=1.0, r=0.0)
+    table, ids = model[0], torch.tensor([3, 3, 5])
+    table(ids)  # without a gradient
+    (1e3 * table(ids).sum()).backward()
+    optimizer.zero_grad()
+    for i in range(passes):
+        (1e3 * (table(ids.roll(i % 3)).sum() + table(ids[:1]).sum())).backward()
+    assert passes < 5 or rows > 6 or table.weight.grad._nnz() < 20
+    optimizer.step()
+    counts = clipped_counts(optimizer, table)
+    assert counts[[3, 5]].tolist() == pytest.approx([3 * passes, passes], rel=1e-5)
+    assert counts.sum() < 4.001 * passes
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_counts_begin_anew_with_the_gradient(torch, cowclip, model_of, set_to_none):
+    """Whoever sets it to none or to zeros."""
+    model = model_of(rows=6)
+    optimizer = cowclip(model, 1e-2, l2=0.0, zeta=1.0, r=0.0)
+    (1e3 * model[0](torch.tensor([1, 3, 3, 4])).sum()).backward()
+    model.zero_grad(set_to_none=set_to_none)
+    (1e3 * model[0](torch.tensor([3])).sum()).backward()
+    optimizer.step()
+    assert clipped_counts(optimizer, model[0]).tolist() == pytest.approx(
+        [0, 0, 0, 1, 0, 0], abs=1e-5
+    )
+
+
+def test_rows_at_a_padding_index_stay(torch, cowclip):
+    layer = torch.nn.Embedding(5, DIM, padding_idx=0, sparse=True)
+    optimizer = cowclip(layer, 0.1, l2=0.0)
+    before = layer.weight.detach().clone()
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(torch.tensor([0, 0, 2])).sum().backward()
+        optimizer.step()
+    changed = (layer.weight != before).any(dim=1)
+    assert changed.tolist() == [False, False, True, False, False]
+
+
+def test_reference_replays_with_the_epsilons_of_steps(torch):
+    """The kernels take epsilon where PyTorch puts it: Adam's own steps without a gradient."""
+    for name in ("reference", "numba"):
+        w = torch.nn.Parameter(torch.full((1, DIM), 0.5))
+        adam = torch.optim.Adam([w], 1e-2, weight_decay=2e-4, eps=1e-4)
+        mine, m, v = np.full((1, DIM), 0.5, "f"), np.zeros((1, DIM), "f"), np.zeros((1, DIM), "f")
+        root = np.sqrt(1 - 0.999 ** np.arange(1, 301))
+        alphas = (1e-2 * root / (1 - 0.9 ** np.arange(1, 301))).astype("f")
+        for _ in range(300):
+            w.grad = torch.zeros_like(w)
+            adam.step()
+        settings = RowSettings(l2=1e-4, clip="none", epsilon=1e-4)
+        own = {"epsilons": (1e-4 * root).astype("f")}
+        load(name).replay_rows(mine, m, v, np.zeros(1, np.int32), alphas, 300, settings, **own)
+        np.testing.assert_allclose(mine, w.detach().numpy(), rtol=1e-5, atol=1e-6)
