@@ -1,8 +1,8 @@
 """CowClip for PyTorch: one optimizer for a model with `nn.Embedding(..., sparse=True)`.
 
-It needs PyTorch, NumPy (also 2.x) and numba, and neither TensorFlow nor Merlin. Beside these, on
-any Python from 3.10 on: `pip install --no-deps --ignore-requires-python .`. So it is tested on
-Python 3.13 with PyTorch 2.14 (`make torch-check`), on a CPU; CuPy's kernels only emulated.
+It needs PyTorch, NumPy (also 2.x) and numba, and neither TensorFlow nor Merlin. Beside these:
+`pip install --no-deps --ignore-requires-python .`. It is tested on Python 3.13 with NumPy 2.5 and
+PyTorch 2.14 (`make torch-check`), on a CPU; CuPy's kernels only emulated:
 
     from cowclip_merlin.torch import CowClip
 
@@ -15,13 +15,12 @@ Python 3.13 with PyTorch 2.14 (`make torch-check`), on a CPU; CuPy's kernels onl
 |---|---|---|
 | `"exact"` | those of the batch; before PyTorch reads a row, it gets the steps that it has missed | those of dense Adam with `weight_decay=2 * l2`, clipped |
 | `"dense"` | all | the same |
-| `"lazy"` | those of the batch | as `torch.optim.SparseAdam`, with L2 and clip |
+| `"lazy"` | those of the batch alone, also by L2 | others |
 
-Layers of others, such as those of FuxiCTR or TorchRec's unsharded collections: set
-`layer.sparse = True` first. Lookups, `state_dict`, `weight.data` and other functions of PyTorch see
-rows that are up to date; an alias of `weight.data` that was taken before a step does not. Set
-`OMP_WAIT_POLICY=PASSIVE` before you import PyTorch, or threads of it and of numba wait actively for
-each other's cores. Under `DistributedDataParallel` ids are counted in the batches of all processes.
+For layers that a library has made, set `layer.sparse = True` first. Lookups, `state_dict`,
+`weight.data` and other functions of PyTorch see rows that are up to date; an alias of `weight.data`
+that was taken before a step does not. Under `DistributedDataParallel` ids are counted in the
+batches of all processes.
 """  # noqa: E501
 
 from cowclip_merlin.torch.optimizer import CowClip

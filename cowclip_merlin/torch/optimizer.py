@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
@@ -206,9 +206,13 @@ class CowClip(torch.optim.Optimizer):
             table.attach(self.state[table.parameter])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add weights for the dense optimizer; tables are those of the model."""
-        weights = param_group["params"]
-        weights = [weights] if isinstance(weights, Tensor) else list(weights)
-        if len(self.param_groups) and self._dense is not None:
-            param_group = {**self._dense.defaults, **param_group, "params": weights}
+        """Add weights for the dense optimizer; tables are those of the model.
+
+        Raises:
+            InputError: there is no dense optimizer, as the model had tables alone.
+        """
+        if self.param_groups:  # the first one has the tables
+            if self._dense is None:
+                raise InputError("the model had tables alone; make the optimizer for all weights")
+            param_group = {**self._dense.defaults, **param_group}
         super().add_param_group(param_group)

@@ -29,12 +29,10 @@ HISTORY = 1 << 16
 
 _LOOKUPS = (functional.embedding, functional.embedding_bag)
 _NO_READS = frozenset(
-    ("__len__", "__hash__", "size", "dim", "numel", "nelement", "element_size", "stride",
+    ("__len__", "size", "dim", "numel", "nelement", "element_size", "stride",
      "is_contiguous", "is_floating_point", "is_complex", "get_device", "requires_grad_",
      "register_hook", "register_post_accumulate_grad_hook", "_has_compatible_shallow_copy_type")
 )  # fmt: skip
-
-
 _READ_BY_NAME = ("data", "T", "H", "mT", "mH", "real", "imag")  # of all attributes of a tensor
 
 
@@ -102,8 +100,7 @@ class Table:
             kind = f"{str(parameter.dtype).removeprefix('torch.')} {list(parameter.shape)}"
             raise InputError(f"{name}: tables must be float32 [rows, d], not {kind}")
         self.name, self.parameter, self.update = name, parameter, update
-        self._settings, self._epsilon = settings, settings.epsilon
-        self._kernels = self._load_kernels()
+        self._settings, self._kernels = settings, self._load_kernels()
         self._last: Tensor | None = None
         self._history: tuple[Tensor, Tensor] | None = None
         self._missed = 0  # steps since all rows were up to date
@@ -196,8 +193,8 @@ class Table:
     def after(self, found: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note the ids of a lookup when its gradient is computed.
 
-        The gradient of a table does not tell how often each id occurs: PyTorch sums equal ids in
-        a sum of processes, and where a sum of gradients would have more numbers than the table.
+        The gradient of a table does not tell how often each id occurs. PyTorch sums equal ids of
+        equal batches, of more entries than the table has, and of several processes.
         """
         if found.requires_grad:
             ids = (kwargs["input"] if "input" in kwargs else args[0]).detach().reshape(-1)
@@ -252,13 +249,14 @@ class Table:
             step: its number, from 1 on.
             rate: learning rate.
         """
-        root = math.sqrt(1 - self._settings.beta_2**step)
-        alpha, epsilon = rate * root / (1 - self._settings.beta_1**step), root * self._epsilon
+        adam = self._settings
+        root = math.sqrt(1 - adam.beta_2**step)
+        alpha, epsilon = rate * root / (1 - adam.beta_1**step), root * adam.epsilon
         with self._on_stream():
             if self._missed:  # for rows that were read before the last step
                 self._replay(sums.ids)
             w, m, v = map(self._array, (self._weights, *self._moments))
-            own = replace(self._settings, epsilon=epsilon)
+            own = replace(adam, epsilon=epsilon)
             self.factors = self._kernels.step_rows(w, m, v, *sums, alpha, own)
             if self.update != "lazy":
                 self._remember(sums.ids, alpha, epsilon)
@@ -268,8 +266,7 @@ class Table:
     def _starts(self, gradient: Tensor, groups: kernels.Groups) -> Array:
         """Return starts [u + 1] whose differences are the counts of the gradient's ids."""
         none = torch.empty(0, dtype=torch.int64, device=gradient.device)
-        ids = torch.cat([none, *self._ids])
-        self._ids.clear()
+        ids = torch.cat([none, *self._ids])  # they stay as long as the gradient does
         if processes() > 1:
             every: list[Tensor | None] = [None] * processes()
             distributed.all_gather_object(every, ids.cpu())

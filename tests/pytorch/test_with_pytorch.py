@@ -96,6 +96,35 @@ def test_another_optimizer_trains_the_dense_weights(torch, cowclip, model_of, ba
     torch.testing.assert_close(model[2].weight, other[2].weight)
 
 
+def test_a_gradient_may_be_used_twice(torch, cowclip, model_of, batches, train):
+    model, same = model_of(), model_of()
+    one, two = (cowclip(each, 1e-2, l2=0.0) for each in (model, same))
+    for _ in range(2):  # one gets the gradient again, of the same weights
+        for each, optimizer in ((model, one), (same, two)):
+            (loss,) = losses(torch, each, batches(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    before = model[0].weight.detach().clone()
+    one.step()
+    assert (model[0].weight != before).any() and one.state[model[0].weight]["step"] == 3
+
+
+def test_weights_may_be_added(torch, cowclip, model_of, batches):
+    model, layer = model_of(), torch.nn.Linear(1, 1)
+    optimizer = cowclip(model, 1e-2)
+    optimizer.add_param_group({"params": layer.parameters(), "lr": 0.5})
+    ids, _ = next(batches(1))
+    before = layer.weight.item()
+    layer(model(ids)).sum().backward()
+    optimizer.step()
+    assert abs(abs(layer.weight.item() - before) - 0.5) < 1e-3  # Adam's first step
+    table = torch.nn.Embedding(3, 2)
+    table.sparse = True
+    with pytest.raises(InputError, match="had tables alone"):
+        cowclip(table).add_param_group({"params": layer.parameters()})
+
+
 def test_scaled_hyper_parameters(torch, cowclip, model_of, batches, train):
     model, values = model_of(), cc.scale("criteo", to=8192)
     optimizer = cowclip.of(model, values, update="lazy")
