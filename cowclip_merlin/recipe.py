@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 
 if TYPE_CHECKING:
@@ -36,6 +40,10 @@ FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
 BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
 FEW_ROWS = 150_000
 FEW_IDS_PER_ROW = 0.1
+MEMORY_STEPS = 1000
+"""Steps that Adam's second moments remember: 1 / (1 - beta_2), with beta_2 = 0.999."""
+RARE_SHARE = 0.9
+"""From this share of rare ids on, CowClip's rule matched the small batch; docs/results.md."""
 VALIDATION_FRACTION = 0.1
 MOST_EPOCHS, PATIENCE = 10, 2
 """How a run on a table of one's own ends that scores the rows of `prepare --validation`."""
@@ -168,6 +176,43 @@ def update_words(settings: RunSettings, kind: str) -> tuple[str, str]:
     return "exact", "the result of dense, in less time if ids are many"
 
 
+def rare_share(data: PreparedData, memory: int) -> tuple[float, int]:
+    """Return the share of ids that occur less than once in `memory` rows, and the number of ids.
+
+    Raises:
+        InputError: if a file of counts is missing or damaged.
+    """
+    from cowclip_merlin.workflows import read_counts
+    from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE
+
+    rare, ids = 0, 0
+    for name in data.log_format.tables:
+        counts = read_counts(data, name)["count"].to_numpy()[FIRST_VALUE:]
+        rare += int(np.count_nonzero(counts * memory < data.fitted_rows))
+        ids += len(counts)
+    return rare / max(ids, 1), ids
+
+
+def rule_words(data: PreparedData, base_batch: int | None = None) -> str:
+    """Say which scaling rule fits the ids of a table, in one line; "" if it cannot be told.
+
+    Args:
+        data: the prepared folder.
+        base_batch: of the run; None: that of `cowclip train`.
+    """
+    if not data.rows["train"]:  # a folder of `--like`
+        return ""
+    own = own_table_defaults(data, {}).get("base_batch_size", Hyperparameters.batch_size)
+    memory = MEMORY_STEPS * (base_batch or own)
+    with suppress(InputError):  # training says what is damaged
+        share, ids = rare_share(data, memory)
+        if not ids:
+            return ""
+        rules = "the rules sde and cowclip fit" if share >= RARE_SHARE else "the rule sde fits"
+        return f"{share:.0%} of {ids:,} ids are rarer than one in {memory:,} rows: {rules}"
+    return ""
+
+
 def choose(
     data: PreparedData | None, given: Mapping[str, Any], *, go_on: bool = False
 ) -> tuple[RunSettings, str]:
@@ -179,7 +224,7 @@ def choose(
         go_on: the given rates and epochs are those of an earlier run, and stay.
 
     Returns:
-        The settings, and one line; "" if nothing was chosen.
+        The settings, and what was chosen, in a line or two; "" if nothing was.
 
     Raises:
         InputError: if a value is wrong.
@@ -214,7 +259,10 @@ def choose(
     if not words or not rows:
         return settings, ""
     log = f"{data.kind} log" if data and data.kind in PRESETS else "your own table"
-    return settings, f"{log} of {rows:,} training rows: {', '.join(words)}"
+    said = [f"{log} of {rows:,} training rows: {', '.join(words)}"]
+    if data is not None and settings.optimizer == "adam" and not go_on:
+        said.append(rule_words(data, settings.base_batch_size))
+    return settings, "\n".join(filter(None, said))
 
 
 def _epochs_words(settings: RunSettings) -> str:

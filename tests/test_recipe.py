@@ -10,7 +10,7 @@ import pytest
 from cowclip_merlin import InputError, scale
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.cli.train import settings_from_args, train_command
-from cowclip_merlin.recipe import recipe_for, update_words, usual_batch
+from cowclip_merlin.recipe import rare_share, recipe_for, update_words, usual_batch
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
@@ -32,6 +32,33 @@ def table(make_once):
         assert main([*words, *columns]) == 0
 
     return make_once("recipe", make) / "DATA"
+
+
+@pytest.mark.parametrize("memory", [1, 7, 20, 40, 64, 400, 10**6])
+def test_rare_ids_are_those_that_a_loop_counts(tmp_path, memory):
+    log = ["a", *"bb", *"c" * 5, *"d" * 20, *"e" * 12]  # 40 rows: of 20, an id once is none
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["y,a", *[f"{i % 2},{x}" for i, x in enumerate(log)]])
+    )
+    out = tmp_path / "DATA"
+    words = ["prepare", "table", str(tmp_path / "log.csv"), "--label", "y", "--categorical", "a"]
+    assert main([*words, "--test-fraction", "0", "--out", str(out)]) == 0
+    rare = [x for x in set(log) if log.count(x) / len(log) * memory < 1]
+    assert rare_share(PreparedData.load(out), memory) == (len(rare) / 5, 5)
+
+
+def test_prepare_says_which_rules_fit(tmp_path, capsys):
+    """Eleven ids, of which ten come once in 40,000 rows, and a base batch of 32."""
+    rows = [f"{i % 2},{i if i < 10 else 'often'}" for i in range(40_000)]
+    (tmp_path / "log.csv").write_text("\n".join(["y,a", *rows]))
+    words = ["prepare", "table", str(tmp_path / "log.csv"), "--label", "y", "--categorical", "a"]
+    assert main([*words, "--test-fraction", "0", "--out", str(tmp_path / "DATA")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    said = "91% of 11 ids are rarer than one in 32,000 rows: the rules sde and cowclip fit"
+    assert last == said
+    assert main(["train", str(tmp_path / "DATA"), "--out", "RUN", "--epochs", "0"]) == 2
+    assert main([*words, "--like", str(tmp_path / "DATA"), "--out", str(tmp_path / "NEW")]) == 0
+    assert "rarer" not in capsys.readouterr().out.split("NEW:")[1]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +88,8 @@ def test_a_run_says_and_records_what_it_chose(table, tmp_path, capsys):
     assert not any(word in words[0] for word in ("model", "update", "batch 64"))  # those are given
     assert words[0].startswith(f"your own table of {rows} training rows: 5 epochs, rule sde, at ")
     assert "base batch 32 embedding_lr 0.001, dense_lr 0.001, l2 0.1" in words[0]
-    assert "--preset criteo" in words[1]
+    assert words[1].endswith("% of 9 ids are rarer than one in 32,000 rows: the rule sde fits")
+    assert "--preset criteo" in words[2]
     kept = json.loads((run / "config.json").read_text())["settings"]
     expected = settings_for(table, **GIVEN, mlp=(4,), update="exact")
     assert RunSettings.from_dict(kept) == expected
@@ -224,11 +252,12 @@ STOPS = [
 @pytest.mark.parametrize(("data", "given", "expected"), STOPS, ids=map(str, range(len(STOPS))))
 def test_the_best_epoch_on_validation_rows_of_ones_own_is_kept(table, data, given, expected):
     rows = {"train": 360, "test": 40, "validation": data.get("validation", 60)}
+    made = PreparedData.load(table)
     described = {"settings": {"split": {"how": data.get("how", "random")}}}
     folder = replace(
-        PreparedData.load(table),
+        made,
         rows={split: n for split, n in rows.items() if n},
-        description=described,
+        description={**made.description, **described},
     )
     found = settings_for(folder, **GIVEN, **given)
     assert {name: getattr(found, name) for name in expected} == expected

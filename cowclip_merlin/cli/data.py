@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cowclip_merlin.cli.command import Command, CommandParser, overwrite_option
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.recipe import rule_words
 from cowclip_merlin.settings import Settings, add_options, option, option_of, settings_from
 from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, generate_drifting
 from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
@@ -93,8 +94,10 @@ def add_prepare_options(parser: CommandParser) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> None:
-    """Prepare the log."""
-    prepare(settings_from(args, PrepareSettings, recipe=settings_from(args, Recipe)))
+    """Prepare the log, and print which scaling rule fits it."""
+    data = prepare(settings_from(args, PrepareSettings, recipe=settings_from(args, Recipe)))
+    if words := rule_words(data):
+        print(words)
 
 
 PREPARE = Command(
