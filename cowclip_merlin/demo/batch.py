@@ -4,7 +4,7 @@ It generates and prepares a raw log in Criteo's format. Then it trains DeepFM at
 without the clip. At a large batch it trains without scaling, with CowClip and with the rule `sde`,
 and compares the results.
 Batches and rates follow from the number of rows (`cowclip_merlin.experiments.sizing`).
-docs/quickstart.md explains the result.
+docs/index.md explains the result.
 """
 
 from __future__ import annotations
