@@ -25,6 +25,8 @@ RUN = {
     "train",
     "inspect",
     "evaluate",
+    "explain",
+    "fit",
     "score",
     "export",
     "scale",
