@@ -32,6 +32,7 @@ from cowclip_merlin.system.signals import exit_on_sigterm
 COMMANDS: Mapping[str, str] = {
     "generate": "data:GENERATE",
     "prepare": "data:PREPARE",
+    "adopt": "data:ADOPT",
     "train": "train:TRAIN",
     "evaluate": "scoring:EVALUATE",
     "score": "scoring:SCORE",

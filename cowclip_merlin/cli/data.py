@@ -1,4 +1,4 @@
-"""`cowclip generate` and `cowclip prepare`: a raw log, and a folder of its rows to train on."""
+"""`cowclip generate`, `prepare` and `adopt`: a raw log, and a folder of its rows to train on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cowclip_merlin.recipe import rule_words
 from cowclip_merlin.settings import Settings, add_options, option, option_of, settings_from
 from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, generate_drifting
 from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
+from cowclip_merlin.workflows.adopt import AdoptSettings, adopt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,4 +115,21 @@ PREPARE = Command(
   cowclip prepare table log.csv --out DATA --label click,seconds --regression seconds \\
       --categorical user,item
   cowclip prepare criteo new.txt --out NEW --like DATA""",
+)
+
+
+def run_adopt(given: AdoptSettings) -> None:
+    """Make the folder."""
+    adopt(given)
+
+
+ADOPT = Command(
+    help="turn the output of an NVTabular workflow into a prepared folder",
+    settings=AdoptSettings,
+    run=run_adopt,
+    examples="""examples:
+  cowclip adopt TRAIN VALID --out DATA
+  cowclip adopt TRAIN VALID --test TEST --label click,bought --out DATA
+
+Rows for cowclip score are rows of such output, too: transform them with your workflow first.""",
 )

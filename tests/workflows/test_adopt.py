@@ -1,0 +1,141 @@
+"""`cowclip adopt`: the output of an NVTabular workflow becomes a prepared folder."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from cowclip_merlin import compat
+from cowclip_merlin.cli import main
+from cowclip_merlin.workflows import PreparedData
+
+ROWS, TRAINING = 600, 480
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """TRAIN and VALID of a workflow with all kinds of columns."""
+    nvt = compat.nvtabular()
+    from merlin.schema import Tags
+    from nvtabular import ops
+
+    folder, draw = tmp_path_factory.mktemp("output"), np.random.default_rng(0)
+    log = pd.DataFrame({"user": draw.integers(0, 9, ROWS), "before": draw.integers(0, 12, ROWS)})
+    log["tags"] = [draw.integers(0, 6, n).tolist() for n in draw.integers(1, 4, ROWS)]
+    log["price"] = draw.exponential(size=ROWS)
+    log["vector"] = draw.normal(size=(ROWS, 2)).tolist()
+    log["click"] = draw.integers(0, 2, ROWS).astype("float32")
+    log["seconds"] = draw.random(ROWS)
+    log["row"] = np.arange(ROWS)
+    columns = [["user", "before"], "tags"] >> ops.Categorify(out_path=str(folder))
+    columns += ["price"] >> ops.LogOp() >> ops.Normalize(out_dtype="float32")
+    columns += ["vector"] >> ops.AddMetadata(tags=[Tags.CONTINUOUS])
+    columns += ["click"] >> ops.AddMetadata(tags=[Tags.BINARY_CLASSIFICATION, Tags.TARGET])
+    columns += ["seconds"] >> ops.AddMetadata(tags=[Tags.REGRESSION, Tags.TARGET])
+    columns += ["row"]
+    workflow = nvt.Workflow(columns)
+    with compat.quiet_merlin():
+        training = nvt.Dataset(log[:TRAINING])
+        workflow.fit(training).transform(training).to_parquet(str(folder / "TRAIN"))
+        valid = nvt.Dataset(log[TRAINING:].reset_index(drop=True))
+        workflow.transform(valid).to_parquet(str(folder / "VALID"))
+        # As NVTabular writes lists of a part of a DataFrame: without their values.
+        workflow.transform(nvt.Dataset(log[TRAINING:])).to_parquet(str(folder / "NO-LISTS"))
+    return folder
+
+
+def adopted(folder, *words):
+    assert main(["adopt", str(folder / "TRAIN"), str(folder / "VALID"), *words]) == 0
+    return PreparedData.load(words[words.index("--out") + 1])
+
+
+def rows_of(*files):
+    return pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
+
+
+def test_ids_and_numbers_are_those_of_the_output(output, tmp_path, capsys):
+    data = adopted(output, "--out", str(tmp_path / "DATA"))
+    assert "left out, as they have no tag that says what they are: row" in capsys.readouterr().out
+    assert data.rows == {"train": TRAINING, "test": ROWS - TRAINING}
+    assert data.log_format.labels == ("click", "seconds")
+    assert data.log_format.regression == ("seconds",)
+    assert data.log_format.share_embedding == {"before": "user"}
+    for split, name in (("train", "TRAIN"), ("test", "VALID")):
+        given = rows_of(*sorted((output / name).glob("*.parquet")))
+        got = rows_of(*data.files(split))
+        meant: dict[str, set] = {"user": set(), "tags": set()}
+        for table, column in (("user", "user"), ("user", "before")):
+            meant[table] |= set(zip(given[column], got[column]))
+        for ours, theirs in zip(got["tags"], given["tags"]):
+            assert len(ours) == len(theirs)
+            meant["tags"] |= set(zip(theirs, ours))
+        for pairs in meant.values():  # one id each way
+            assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs)
+        low, high = data.statistics.minimum["price"], data.statistics.maximum["price"]
+        scaled = (given["price"].to_numpy(float) - low) / (high - low)
+        np.testing.assert_allclose(got["price"], scaled, atol=1e-6)
+        np.testing.assert_allclose(np.stack(got["vector"]), np.stack(given["vector"]), rtol=1e-6)
+        np.testing.assert_array_equal(got["click"], given["click"])
+
+
+@pytest.mark.runs
+def test_every_command_works_on_the_folder(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    adopted(output, "--label", "click", "--out", "DATA")
+    small = "--model deepfm --batch-size 64 --mlp 8 --epochs 1"
+    assert main(f"train DATA --out RUN {small}".split()) == 0
+    assert main(["evaluate", "RUN", "DATA", "--predictions", "known.parquet"]) == 0
+    files = map(str, sorted((output / "VALID").glob("*.parquet")))
+    assert main(["score", "RUN", *files, "--out", "new.parquet"]) == 0
+    known, new = rows_of("known.parquet"), rows_of("new.parquet")
+    np.testing.assert_array_equal(known["probability"], new["probability"])
+    assert main(["export", "RUN", "DATA", "--out", "MODEL"]) == 0
+
+
+def test_the_rows_of_three_folders(output, tmp_path):
+    shutil.copytree(output / "VALID", tmp_path / "TEST")
+    words = ("--test", str(tmp_path / "TEST"), "--out", str(tmp_path / "DATA"))
+    rows = ROWS - TRAINING
+    assert adopted(output, *words).rows == {"train": TRAINING, "test": rows, "validation": rows}
+
+
+def schema_of_text(folder):
+    (folder / "TRAIN/.merlin/schema.json").write_text("{")
+
+
+def no_schema(folder):
+    shutil.rmtree(folder / "TRAIN/.merlin")
+    (folder / "TRAIN/schema.pbtxt").unlink()
+
+
+def no_rows(folder):
+    for file in (folder / "VALID").glob("*.parquet"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "change, words, says",
+    [
+        (None, "TRAIN nowhere", "nowhere: no such folder, which NVTabular"),
+        (None, "TRAIN/schema.pbtxt VALID", "schema.pbtxt: is a file; give its folder"),
+        (None, "TRAIN s3://bucket/VALID", "adopt reads folders of this machine"),
+        (None, "TRAIN NO-LISTS", "column 'tags' has no value in any row"),
+        (None, "TRAIN VALID --label clicks", "TRAIN: has no column 'clicks'; it has tags"),
+        (None, "TRAIN VALID --label click,user,before,tags", "no column of Categorify"),
+        (schema_of_text, "TRAIN VALID", "schema.json: is no schema of Merlin"),
+        (no_schema, "TRAIN VALID", "TRAIN: has neither .merlin/schema.json nor schema.pbtxt"),
+        (no_rows, "TRAIN VALID", "VALID: has no *.parquet"),
+    ],
+)
+def test_a_wrong_folder_is_one_line(output, tmp_path, monkeypatch, capsys, change, words, says):
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    if change:
+        change(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["adopt", *words.split(), "--out", "DATA"]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
