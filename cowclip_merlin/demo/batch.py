@@ -43,7 +43,7 @@ class DemoSettings:
         epochs: passes of every run.
     """
 
-    rows: int = 1_000_000
+    rows: int = 200_000
     log_seed: int = 7
     epochs: int = 3
 
@@ -54,9 +54,9 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
     Raises:
         InputError: if there are too few rows for a large batch.
 
-    >>> runs = plan_runs(DemoSettings(), 900_000)
+    >>> runs = plan_runs(DemoSettings(), 180_000)
     >>> [(name, each.batch_size) for name, each in runs.items()]
-    [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384), ('large-sde', 16384)]
+    [('baseline', 64), ('large-unscaled', 2048), ('large-cowclip', 2048), ('large-sde', 2048)]
     """
     size = sizing_for(train_rows, epochs=demo.epochs)
     small, large = size.base_batch, size.base_batch * size.max_multiplier
@@ -73,7 +73,7 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
             base_batch_size=small,
             preset="criteo",
             rule=rule,
-            update="exact",  # the numbers of "dense", which takes time for all 0.7M ids
+            update="exact",  # the numbers of "dense", which takes time for all ids
             epochs=demo.epochs,
             overrides=rates,
         )
