@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU, the most valuable first: the operations without TensorFlow, against
-# NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, peers, and the
-# step's profile by kernel. Then all tests, other models and batches, loaders, vocabularies, workers,
-# the baseline.
+# NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, and peers.
+# Then all tests, other models and batches, vocabularies, workers.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
@@ -81,8 +80,6 @@ check() {
     run 4 "${epoch[@]}" --updates exact --batch-sizes 131072 --json "$stem-epoch-131072.json"
     run 5 "${epoch[@]}" --updates exact --batch-sizes 1024 --json "$stem-epoch-1024.json"
     run 6 "$python" benchmarks/peers.py --device gpu "${peers[@]}" --json "$stem-peers.json"
-    run 4 "$python" benchmarks/step.py profile --device gpu --precision bfloat16 \
-        --batch-sizes 131072,1024 --json "$stem-step-profile.json"
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
         --json "$stem-step-33m-ids-jit.json"
     run 30 "$python" -m pytest --hypothesis-profile=full tests/kernels tests/optimizer tests/models \
@@ -93,8 +90,6 @@ check() {
     run 20 "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --backend cupy,tensorflow \
         --batch-sizes 1024,8192,65536,131072 --json "$stem-step-models.json"
     run 20 "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"
-    run 20 "$python" benchmarks/step.py loading --device gpu --json "$stem-loading.json"
-    run 30 "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
     # One GPU can tell what sharded tables cost, but not what workers exchange: NCCL refuses two on it.
     run 20 "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \
         --json "$stem-workers.json"

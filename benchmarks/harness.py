@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_unique
@@ -34,9 +33,6 @@ from cowclip_merlin.settings import add_options, option, options_of, settings_fr
 from cowclip_merlin.system.files import check_writable, write_json
 from cowclip_merlin.system.machine import hardware, versions
 from cowclip_merlin.types import JsonObject
-
-if TYPE_CHECKING:
-    from cowclip_merlin.workflows import PreparedData
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -420,28 +416,3 @@ def run_timed(
         raise InputError(f"{log.stem}: a run failed: {last}")
     seconds, cpu = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
     return seconds, usage.ru_maxrss / 1024, cpu
-
-
-def prepared(work: Path, rows: int, batches: Sequence[int]) -> PreparedData:
-    """Open the prepared log of this size; create it if it is missing.
-
-    Raises:
-        InputError: if a batch is larger than the training rows.
-    """
-    from cowclip_merlin.synthetic.criteo_log import generate
-    from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
-
-    folder = work / f"data-{rows}"
-    if not (folder / "dataset.json").exists():
-        work.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=work) as temporary:
-            log = Path(temporary) / "log.txt"
-            generate(log, rows=rows, seed=11)
-            prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
-    data = PreparedData.load(folder)
-    if max(batches) > data.rows["train"]:
-        raise InputError(
-            f"--batch-sizes {max(batches)}: only {data.rows['train']} of the {rows} rows are "
-            "training rows; use more --rows"
-        )
-    return data

@@ -33,12 +33,13 @@ from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, open_columns, steps_per_epoch
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training.run_logs import epoch_seconds, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workflows import PreparedData
-from harness import Benchmark, batch_sizes, in_turn, markdown, output_of, prepared
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from harness import Benchmark, batch_sizes, in_turn, markdown, output_of
 
 RUN_TABLES = {"mirrored": "fused", "sharded": "sharded"}
 """Name of the tables on the pages -> value of `cowclip train --tables`."""
@@ -169,6 +170,28 @@ def distinct_in_runs(data: PreparedData, settings: WorkerSettings) -> dict[tuple
         )
         found[batch, workers] = largest_distinct(ids, every, workers)
     return found
+
+
+def prepared(work: Path, rows: int, batches: Sequence[int]) -> PreparedData:
+    """Open the prepared log of this size; create it if it is missing.
+
+    Raises:
+        InputError: if a batch is larger than the training rows.
+    """
+    folder = work / f"data-{rows}"
+    if not (folder / "dataset.json").exists():
+        work.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=work) as temporary:
+            log = Path(temporary) / "log.txt"
+            generate(log, rows=rows, seed=11)
+            prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
+    data = PreparedData.load(folder)
+    if max(batches) > data.rows["train"]:
+        raise InputError(
+            f"--batch-sizes {max(batches)}: only {data.rows['train']} of the {rows} rows are "
+            "training rows; use more --rows"
+        )
+    return data
 
 
 def measure(settings: WorkerSettings) -> JsonObject:

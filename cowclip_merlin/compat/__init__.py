@@ -26,7 +26,6 @@ from cowclip_merlin.compat.keras import (
     request_keras_2,
     stored,
     tensorflow,
-    xplane,
 )
 from cowclip_merlin.compat.merlin import (
     gpu_count,
@@ -63,5 +62,4 @@ __all__ = [
     "stored",
     "sums_of_parts",
     "tensorflow",
-    "xplane",
 ]

@@ -211,27 +211,6 @@ def release_models() -> None:
     gc.collect()
 
 
-# Locations in TensorFlow 2.12 to 2.21, and in earlier versions.
-_XPLANE_HOMES = ("tensorflow.tsl.profiler.protobuf", "tensorflow.core.profiler.protobuf")
-
-
-@cache
-def xplane() -> ModuleType:
-    """Import the protobuf module of the profiler's files, with `XSpace`, `XPlane`, `XLine`.
-
-    Raises:
-        ImportError: if none of the known locations has it.
-    """
-    tf = tensorflow()
-    for home in _XPLANE_HOMES:
-        with suppress(ImportError):
-            return importlib.import_module(f"{home}.xplane_pb2")
-    raise ImportError(
-        f"TensorFlow {tf.__version__} does not have xplane_pb2 in "
-        f"{', '.join(_XPLANE_HOMES)}; use TensorFlow 2.12 to 2.21"
-    )
-
-
 def all_to_all() -> Callable[..., Tensor]:
     """Return TensorFlow's raw operation that exchanges parts of tensors between workers.
 

@@ -1,4 +1,4 @@
-"""What benchmarks compute themselves: events of the profiler, ids in larger tables, formulas."""
+"""What benchmarks compute themselves: ids in larger tables, formulas."""
 
 from itertools import pairwise
 
@@ -7,79 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 from cowclip_merlin.cli import build_parser
 from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
 
-MS = 10**9  # picoseconds
 DIM = 3
-
-
-@pytest.fixture(scope="module")
-def profile(load):
-    return load("step_profile")
 
 
 @pytest.fixture(scope="module")
 def workers(load):
     return load("workers")
-
-
-def add_line(plane, name, recorded, timestamp_ns=0):
-    """A thread or stream with events (name, start and duration in picoseconds)."""
-    line = plane.lines.add(name=name, timestamp_ns=timestamp_ns)
-    known = {metadata.name: key for key, metadata in plane.event_metadata.items()}
-    for event, start, duration in recorded:
-        key = known.setdefault(event, len(known) + 1)
-        plane.event_metadata[key].id, plane.event_metadata[key].name = key, event
-        line.events.add(metadata_id=key, offset_ps=start, duration_ps=duration)
-
-
-def test_kernels_and_copies_of_a_gpu(profile):
-    """Two steps of 10 ms with two streams."""
-    made = compat.xplane().XSpace()
-    gpu = made.planes.add(name="/device:GPU:0")
-    kernel = "void sgemm_128x64<float>(float*)"
-    add_line(gpu, "Stream #13(Kernel)", [(kernel, 0, 4 * MS), (kernel, 6 * MS, MS)])
-    # Begins 3 ms after the other: on one clock, its copy overlaps with the first kernel.
-    copies = [("MemcpyH2D", 0, 2 * MS), ("MemcpyD2H", 7 * MS, MS), ("replay_rows", 9 * MS, MS)]
-    add_line(gpu, "Stream #14(MemcpyH2D)", copies, timestamp_ns=3_000_000)
-    add_line(gpu, "TensorFlow Ops", [("MatMul", 0, 100 * MS)])  # the same again, derived
-    (found,) = profile.times_of(made, steps=2, ms=10.0)["gpus"]
-    # In milliseconds: kernels 0 to 4, 6 to 7 and 12 to 13, copies 3 to 5 and 10 to 11.
-    assert (found["busy_ms"], found["busy_share"]) == (pytest.approx(4.0), pytest.approx(0.4))
-    assert found["kernels"] == [
-        {"name": kernel, "ms": 2.5, "calls": 1.0},
-        {"name": "replay_rows", "ms": 0.5, "calls": 0.5},
-    ]
-    assert found["copies"] == [
-        {"name": "HtoD", "ms": 1.0, "calls": 0.5},
-        {"name": "DtoH", "ms": 0.5, "calls": 0.5},
-    ]
-
-
-def test_an_operation_has_its_type_and_what_encloses_operations_is_none(profile):
-    for event, kind in {
-        "deep_fm/dense_7/BiasAdd:_MklNativeFusedMatMul": "NativeFusedMatMul",
-        "gradient_tape/dcn/vector_cross/MatMul_2/MatMul:MatMul": "MatMul, backward",
-        "deep_fm/fused_embedding/CowClipCatchUp:CowClipCatchUp": "CowClipCatchUp",
-        "AddN_1:AddN": "AddN",
-    }.items():
-        assert profile.is_operation(profile.Event(event, 0, 1)), event
-        assert profile.kind_of(event) == kind
-    for event in ("EagerLocalExecute: Identity", "PartitionedCall:PartitionedCall"):
-        assert not profile.is_operation(profile.Event(event, 0, 1)), event
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12))
-def test_the_union_is_what_is_covered(profile, pairs):
-    covered = np.zeros(80, bool)
-    for start, duration in pairs:
-        covered[start : start + duration] = True
-    made = [profile.Event("x", start, duration) for start, duration in pairs]
-    assert profile.union(made) == covered.sum()
 
 
 def test_a_vocabulary_that_does_not_fit_is_left_out(load, monkeypatch, capsys):

@@ -17,8 +17,6 @@ from cowclip_merlin.errors import InputError
 ROOT = Path(__file__).parents[2]
 TRITON_PYTHON = os.environ.get("TRITON_PYTHON")
 WORK = "--work WORK"
-LOADING = f"--rows 2000 --rounds 1 --seconds 0.01 {WORK}"
-BASELINE = f"--base-batch-size 128 --multipliers 4,128 --epochs 1 --mlp 8 {WORK}"
 
 
 def check_outages(result):
@@ -37,21 +35,6 @@ def check_workers(result):
     for r in result["results"]:
         assert r["ms_per_step"] > 0 and (r["ratio"] is None) == (r["workers"] == 1)
         assert (r["ratio"] or 1) > 0.9, "a run sends at least what the formula says"
-
-
-def check_profile(result):
-    (found,) = result["results"]
-    calls = {kind["name"]: kind["calls"] for kind in found["profile"]["kinds"]}
-    forward, backward = (
-        sum(n for name, n in calls.items() if "MatMul" in name and ("backward" in name) == side)
-        for side in (False, True)
-    )
-    # Four layers forward; four gradients of weights, four of inputs.
-    assert (forward, backward) == (4, 8)
-    rows = {"CowClipCatchUp": 1, "CowClipStep": 1} if "CowClipStep" in calls else {"PyFunc": 2}
-    assert rows.items() <= calls.items(), "missed steps, then the update"
-    listed = sum(operation["ms"] for operation in found["profile"]["operations"])
-    assert listed == pytest.approx(sum(kind["ms"] for kind in found["profile"]["kinds"]))
 
 
 def check_vocabulary(result):
@@ -96,10 +79,6 @@ RUNS = {
         f"--rows 2000 --batch-sizes 500 --workers 1,2 --epochs 2 {WORK}",
         ["| 500 | mirrored | 1 |", "| 500 | sharded | 2 |"],
     ),
-    "step profile": (
-        "--batch-sizes 64 --vocabulary 2000 --steps 3",
-        ["types of operations", "MatMul, backward", "longest operations"],
-    ),
     "step vocabulary": (
         "--vocabularies 2000,4000 --batch-sizes 32,64 --mlp 8 --rounds 1 --steps 2 --warm-up 3 "
         "--missed 12 --figure a.svg",
@@ -113,7 +92,6 @@ RUNS = {
         "--batch-sizes 32 --known 2600 --mlp 8 --rounds 2 --steps 2",
         ["| 32 | fixed |", "| 32 | growing |"],
     ),
-    "step loading": (f"{LOADING} --batch-sizes 64", ["| 64 | merlin |", "| 64 | step |"]),
     "step diagnostics": (
         "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2",
         ["| 32 |", "| 64 |"],
@@ -163,59 +141,9 @@ def run_small(command, measured, tmp_path, monkeypatch):
 @pytest.mark.thorough
 def test_batches_above_the_rows_are_refused(refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, told = refused("step loading", *LOADING.split(), "--batch-sizes", "1999")
+    small = f"--rows 2000 --workers 1 --epochs 2 --batch-sizes 1999 {WORK}"
+    code, told = refused("workers", *small.split())
     assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_runs_of_the_baseline_are_used_again_but_no_others_and_no_half_ones(
-    measured, refused, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    small = f"{BASELINE} --rows 2000 --l2 1e-4 --seeds 2"
-    result, out = measured("baseline", small)
-    assert [r["line"] for r in result["results"]] == ["128 baseline", "128 exact", "512 CowClip"]
-    assert "omitted: 16K CowClip" in out and result["overrides"] == {"l2": 1e-4}
-    first, exact = result["results"][:2]
-    assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0 < exact["speed_up"]
-    assert first["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
-    assert first["runs"][0]["test_auc"] != first["runs"][1]["test_auc"]
-    assert not list(Path("WORK").glob("runs/*/checkpoints"))
-    again = measured("baseline", small)[0]["results"]
-    assert all(r["used_again"] for line in again for r in line["runs"])
-    code, told = refused("baseline", *small.replace("--l2", "--dense-lr").split())
-    assert code == 2 and "other settings" in told
-    metrics = Path("WORK/runs/none-1x-dense-seed1/metrics.csv")
-    metrics.write_text(metrics.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
-    code, told = refused("baseline", *small.split())
-    assert code == 2 and "not finished; delete the folder" in told
-
-
-def test_a_stopped_run_is_told_with_the_folder_to_delete(load, refused, tmp_path, monkeypatch):
-    baseline = load("baseline")
-
-    def stopped(*_, **__):
-        raise baseline.Stopped(15)
-
-    monkeypatch.setattr(baseline, "train", stopped)
-    monkeypatch.chdir(tmp_path)
-    code, told = refused("baseline", *BASELINE.split(), "--rows", "999")
-    assert code == 128 + 15 and "delete the last folder in WORK/runs" in told
-
-
-def test_the_speed_up_is_taken_within_each_seed(load):
-    """A machine that slows down from seed to seed favors no line."""
-
-    def runs(*seeds):
-        return [{"seconds": seconds, "test_auc": [0.5]} for seconds in seeds]
-
-    baseline = load("baseline")
-    settings = baseline.BaselineSettings(multipliers=(8,))
-    base, mine = runs([9, 4, 4], [9, 6, 6], [80, 80, 9]), runs([2, 2, 9], [4, 4, 1], [8, 8, 1])
-    result = baseline.result_of(settings, settings.lines()[1], mine, base, 10_000)
-    assert result["speed_up"] == 2  # of 2, 1.5 and 10
-    assert result["seconds_per_epoch"]["median"] == 4 and result["auc_points_to_baseline"] == 0
 
 
 @pytest.mark.system
@@ -240,20 +168,6 @@ def test_kernels_need_no_tensorflow(tmp_path):
     n, u = found["update"]["n"], found["update"]["u"]
     assert n == 26 * 64 and found["update"]["bytes"] == 44 * n + 248 * u
     assert [found[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
-
-
-@pytest.mark.system
-def test_versions(measured, tmp_path):
-    python = tmp_path / "other" / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nwhile [ $((i += 1)) -lt 50000 ]; do :; done\n")  # takes time
-    python.chmod(0o755)
-    some = "start,produce,join,decode"
-    small = f"--rows 300 --runs 1 --cases {some}"
-    result, out = measured("versions", small, "--against", tmp_path / "other")
-    assert ",".join(result["cases"]) == some
-    for case, versions in result["cases"].items():
-        assert versions["this"][0]["cpu_seconds"] > 0 and f"| {case} | cpu seconds |" in out
 
 
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
