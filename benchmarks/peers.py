@@ -76,11 +76,11 @@ OURS = (
 # environment.
 PEERS: Mapping[str, tuple[str, ...]] = {
     "deepctr": ("on_keras", "deepctr"),
-    "fuxictr": ("fuxictr", "--loader=fuxictr"),
-    "fuxictr-memory": ("fuxictr", "--loader=memory"),
+    "fuxictr": ("fuxictr", "fuxictr"),
+    "fuxictr-memory": ("fuxictr", "memory"),
     "authors": ("on_keras", "authors"),
-    "hugectr": ("hugectr", "--update=Local"),
-    "hugectr-global": ("hugectr", "--update=Global"),
+    "hugectr": ("hugectr", "Local"),
+    "hugectr-global": ("hugectr", "Global"),
 }
 CONTESTANTS = (*OURS, *PEERS)
 Key = tuple[int, str]  # batch, contestant
@@ -170,7 +170,7 @@ def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
         warmup_epochs=scaled.warmup_epochs,
         init_std=scaled.init_std,
         embedding_dim=10,
-        mlp=",".join(map(str, settings.mlp)),
+        widths=settings.mlp,
         seed=SEED,
     )
 
@@ -179,11 +179,11 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     """Train once in a separate process; return rows per second and versions, or the error."""
     module, *options = PEERS[name]
     if name == "authors":
-        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
+        options.append(str(settings.checkout.absolute()))
     python = program(name, str(settings.python(name)))
     given = {"log": job.predictions.with_suffix(".log"), "timeout": 3600.0}
     try:
-        return answer_of(name, python, module, *options, *job.arguments(), **given)
+        return answer_of(name, python, module, *options, job.text(), **given)
     except (OSError, subprocess.TimeoutExpired, InputError) as error:
         return {"status": f"failed: {error}".replace(f": {name} failed", "", 1)[:200]}
 

@@ -1,4 +1,4 @@
-"""A DeepFM of FuxiCTR's layers, for `peers.py`.
+"""A DeepFM of FuxiCTR's layers, for `peers.py`: python -m contestants.fuxictr LOADER JOB
 
 The package on PyPI has FuxiCTR's layers, data loaders and training step, but not its DeepFM, which
 this module builds. The continuous values enter the MLP directly, as in the other contestants.
@@ -6,7 +6,7 @@ this module builds. The continuous values enter the MLP directly, as in the othe
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,13 +90,12 @@ class MemoryLoader:
 
 def main() -> None:
     """Train once with FuxiCTR's step."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--loader", choices=("fuxictr", "memory"), default="fuxictr")
-    job, args = read_job(parser)
+    _, loader_name, text = sys.argv
+    job = read_job(text)
     torch.manual_seed(job.seed)
     rows, test = read_rows(job.rows_file)
     model = FuxiDeepFM(rows, job)
-    if args.loader == "memory":
+    if loader_name == "memory":
         loader = MemoryLoader(rows, model.device, batch=job.batch, shuffle=True)
     else:
         file = job.predictions.with_name("fuxictr-rows.npz")

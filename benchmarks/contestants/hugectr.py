@@ -2,13 +2,9 @@
 
 It has never run, because HugeCTR needs a GPU. Only the calls were checked, against the signatures
 in the source of 23.12 and 24.06 (tests/benchmarks/hugectr_fake.py). It is meant for the images
-nvcr.io/nvidia/merlin/merlin-hugectr:23.12 and 24.06:
+nvcr.io/nvidia/merlin/merlin-hugectr:23.12 and 24.06: python3 -m contestants.hugectr UPDATE JOB
 
-    cd benchmarks
-    python3 -m contestants.hugectr --rows-file DATA --predictions FILE.npy --batch 8192 --epochs 1
-        --lr 0.001 --embedding-dim 10 --mlp 400,400,400 --seed 1234 --update Local
-
-`--update` says which rows Adam updates (HugeCTR/src/optimizers/sparse_optimizer.cu):
+UPDATE says which rows Adam updates (HugeCTR/src/optimizers/sparse_optimizer.cu):
 
 Global  all rows at every step, like `update="dense"`
 Local   the rows of the batch, like `update="lazy"`
@@ -16,7 +12,7 @@ Local   the rows of the batch, like `update="lazy"`
 The arithmetic is float32 without TF32. HugeCTR reads the rows in the order of the files and starts
 the embeddings of a slot with n rows from the uniform distribution on +-sqrt(1 / n)
 (HugeCTR/src/embeddings/init_embedding_functor.cu), the first-order weights as well. It has no
-CowClip, and options for it have no effect; nor has `--init-std`.
+CowClip.
 
 Columns with several values per row are slots with up to `nnz_per_slot` keys, and their mean counts.
 
@@ -28,11 +24,10 @@ weight of an id is one more column of its embedding, like in HugeCTR's sample
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +38,6 @@ from mpi4py import MPI  # noqa: F401 - HugeCTR's samples import it, which initia
 
 from contestants.job import SCORING_BATCH, Clock, Job, read_job, report
 
-UPDATES = ("Local", "Global")
-UNUSED = dict.fromkeys(("embedding_lr", "l2", "r", "zeta", "warmup_epochs", "init_std"), 0.0)
 LABEL, LOGIT = "label", "logit"  # the tensors that are copied
 
 
@@ -214,12 +207,10 @@ def _tensor(model: Any, name: str, rows: int) -> np.ndarray:
 
 def main() -> None:
     """Train once."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--update", choices=UPDATES, default=UPDATES[0])
-    job, args = read_job(parser, **UNUSED)
-    job = replace(job, predictions=job.predictions.absolute())
+    _, update, text = sys.argv
+    job = read_job(text)
     data = read_folder(job.rows_file)
-    model = build(data, job, update=args.update)
+    model = build(data, job, update=update)
     rate = train(model, data, job)
     report(job, score(model, data), rate, hugectr=hugectr.__version__)
 

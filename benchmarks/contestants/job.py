@@ -1,15 +1,14 @@
-"""One training run of a contestant: its arguments, its rows, its clock, and its report in one line.
+"""One training run of a contestant: what it is, its rows, its clock, and its report in one line.
 
 It needs only NumPy and runs on Python 3.8, because each package has its own environment.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +30,15 @@ class Job:
         batch: rows per step.
         epochs: passes over the training rows.
         lr: learning rate of Adam; with CowClip, of all weights except the embeddings.
-        embedding_lr: learning rate of the embeddings, only for CowClip.
+        embedding_dim: length of an embedding.
+        widths: of the hidden layers.
+        seed: seed of initialization and row order.
+        init_std: standard deviation of the initial embeddings; HugeCTR has another distribution.
+        embedding_lr: learning rate of the embeddings, here and below only for CowClip.
         l2: penalty of the embeddings.
         r: clip threshold relative to the norm of the row.
         zeta: lower bound of the row norm, per coordinate.
         warmup_epochs: epochs in which `lr` rises from 0.
-        init_std: standard deviation of the initial embeddings, for every contestant.
-        embedding_dim: length of an embedding.
-        mlp: widths of the hidden layers, like "400,400,400".
-        seed: seed of initialization and row order.
     """
 
     rows_file: Path
@@ -47,43 +46,26 @@ class Job:
     batch: int
     epochs: int
     lr: float
-    embedding_lr: float
-    l2: float
-    r: float
-    zeta: float
-    warmup_epochs: float
-    init_std: float
     embedding_dim: int
-    mlp: str
+    widths: tuple[int, ...]
     seed: int
+    init_std: float = 0.0
+    embedding_lr: float = 0.0
+    l2: float = 0.0
+    r: float = 0.0
+    zeta: float = 0.0
+    warmup_epochs: float = 0.0
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
-        return tuple(int(width) for width in self.mlp.split(","))
-
-    def arguments(self) -> list[str]:
-        """Return the job as command-line arguments, for `read_job`."""
-        return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
+    def text(self) -> str:
+        """Return the job as JSON, the last word of a contestant's command line."""
+        return json.dumps(asdict(self), default=str)
 
 
-def read_job(parser: argparse.ArgumentParser, **defaults: Any) -> tuple[Job, argparse.Namespace]:
-    """Read the job from the command line; also return the parser's other options.
-
-    Args:
-        parser: parser with the options that are not fields of `Job`.
-        defaults: values of fields that need not be given.
-    """
-    kinds = {"Path": Path, "int": int, "float": float, "str": str}
-    for field in fields(Job):
-        parser.add_argument(
-            "--" + field.name.replace("_", "-"),
-            type=kinds[str(field.type)],
-            required=field.name not in defaults,
-            default=defaults.get(field.name),
-        )
-    args = parser.parse_args()
-    return Job(**{field.name: getattr(args, field.name) for field in fields(Job)}), args
+def read_job(text: str) -> Job:
+    """Read a job of `Job.text`."""
+    found = json.loads(text)
+    paths = {name: Path(found[name]) for name in ("rows_file", "predictions")}
+    return Job(**{**found, **paths, "widths": tuple(found["widths"])})
 
 
 class Rows(NamedTuple):

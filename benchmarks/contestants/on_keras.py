@@ -1,7 +1,7 @@
 """The packages on Keras, for `peers.py`: DeepCTR's DeepFM, and the code of the paper's authors.
 
-python -m contestants.on_keras deepctr ...
-python -m contestants.on_keras authors --checkout=LargeBatchCTR ...
+python -m contestants.on_keras deepctr JOB
+python -m contestants.on_keras authors LargeBatchCTR JOB
 
 DeepCTR trains with plain Keras Adam, without penalties, with which every step would update whole
 tables. Of the authors' code are the model, the clip and the optimizers. Their logging, per-batch
@@ -10,7 +10,6 @@ AUC and distribution strategy are omitted, which only makes it faster.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from typing import Any
@@ -83,15 +82,13 @@ def authors_model(job: Job, rows: Rows, checkout: str) -> Any:
 
 def main() -> None:
     """Train once with `model.fit` on columns by name, score the held-out rows, and report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("package", choices=("deepctr", "authors"))
-    parser.add_argument("--checkout")
-    job, args = read_job(parser)
+    _, package, *checkout, text = sys.argv
+    job = read_job(text)
     versions = {"tensorflow": tf.__version__, "numpy": np.__version__}
     tf.random.set_seed(job.seed)
     train, test = read_rows(job.rows_file)
-    if args.package == "authors":
-        model = authors_model(job, train, args.checkout)
+    if package == "authors":
+        model = authors_model(job, train, *checkout)
     else:
         import deepctr
 

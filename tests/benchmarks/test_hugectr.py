@@ -32,7 +32,7 @@ def peer(load, monkeypatch, tmp_path):
     rows.write_hugectr_folder(log, tmp_path / "data")
     job = load("contestants.job").Job(
         rows_file=tmp_path / "data", predictions=tmp_path / "p.npy", batch=64, epochs=2, lr=0.002,
-        embedding_dim=10, mlp="400,400,400", seed=7, **module.UNUSED,
+        embedding_dim=10, widths=(400, 400, 400), seed=7,
     )  # fmt: skip
     monkeypatch.setattr(module, "SCORING_BATCH", 50)  # 137 rows are three batches
     monkeypatch.chdir(tmp_path)
