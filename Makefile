@@ -15,7 +15,7 @@ PARALLEL := -n auto --dist worksteal
 QUICK := quick or not (system or thorough or gpu)
 FULL := --hypothesis-profile=full
 # These run in separate environments, with packages that are not in $(VENV).
-FOREIGN := $(foreach name,on_keras fuxictr tfra hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
+FOREIGN := $(foreach name,on_keras fuxictr hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
         flink-check torch-check triton-check docs linkcheck lock clean

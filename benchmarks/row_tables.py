@@ -11,10 +11,6 @@ embedding rows; "snapshot" says how fast rows are created. They are named by wha
 - dense insert, dense lookup: the same ids in `tf.lookup.experimental.DenseHashTable`,
   which one thread runs, too
 
-- tfra insert, tfra lookup, tfra zipf: the same ids in the CuckooHashTable of TensorFlow
-  Recommenders-Addons, on one thread. `--tfra-python` is the bin/python of an environment of its
-  own, made with `pip install tensorflow-recommenders-addons==0.8.1 tensorflow==2.16.2`
-
 "slice" is a call of `expire` in which all of 100,000 rows go. CPU seconds are those of the process.
 """
 
@@ -39,7 +35,7 @@ from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
 from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, answer_of, interpreter, markdown, program
+from harness import Benchmark, markdown
 
 FIELDS, D = 26, 10
 
@@ -54,13 +50,6 @@ class TableSettings(Settings):
     lookups: int = option(1_000_000, "ids that are looked up", at_least=1)
     batch: int = option(4096, "events of a batch", at_least=1)
     snapshot_rows: int = option(1_000_000, "rows of the snapshot", at_least=1)
-    tfra_python: str | None = interpreter("TensorFlow Recommenders-Addons")
-
-    def __post_init__(self) -> None:
-        """Check each value, and that there is such an interpreter."""
-        super().__post_init__()
-        if self.tfra_python is not None:
-            program("--tfra-python", self.tfra_python)
 
 
 def seconds_of(run: Callable[[], object]) -> tuple[float, float]:
@@ -144,20 +133,7 @@ def speeds(size: int, settings: TableSettings) -> list[JsonObject]:
         rate("dense insert", lambda x: dense.insert(*[tf.constant(x.ravel())] * 2), ids),
         rate("dense lookup", lambda x: dense.lookup(tf.constant(x.ravel())), known),
     ]
-    if settings.tfra_python is not None:
-        results += tfra_speeds(
-            settings.tfra_python, size, batch=settings.batch, ids=ids, known=known, zipf=zipf
-        )
     return [*results, slices(table, size, ids)]
-
-
-def tfra_speeds(python: str, size: int, *, batch: int, **arrays: np.ndarray) -> list[JsonObject]:
-    """The same ids in the table of TensorFlow Recommenders-Addons, in a process of its own."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "ids.npz"
-        np.savez(file, **arrays)
-        found = answer_of("--tfra-python", program("--tfra-python", python), "tfra", file, batch)
-    return [{"what": f"tfra {what}", "ids": size} | each for what, each in found.items()]
 
 
 def slices(table: GrowingTable, size: int, ids: np.ndarray) -> JsonObject:

@@ -280,12 +280,3 @@ def test_triton(measured):
     cases = [(case["batch"], case["connections"]) for case in result["cases"]]
     assert cases == [(1, 1), (50, 1), (1, 4)]
     assert result["versions"]["tritonserver"] == "2.51.0"
-
-
-@pytest.mark.system
-def test_a_failed_process_of_tables_is_one_line(load, tmp_path):
-    ids, python = np.zeros((1, 26), np.int64), tmp_path / "python"
-    python.write_text("#!/bin/sh\necho No module named recommenders_addons >&2\nexit 1\n")
-    python.chmod(0o755)
-    with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
-        load("row_tables").tfra_speeds(str(python), 1, batch=1, ids=ids)
