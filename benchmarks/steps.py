@@ -237,7 +237,7 @@ class DiagnosticsSettings(VocabulariesChecked):
     every: int = option(100, "steps between probes, and of a turn", at_least=1)
     vocabulary: int = option(300_000, "ids of all fields together")
     mlp: tuple[int, ...] = layers()
-    rounds: int = option(15, "turns of each batch size, with and without a probe", at_least=1)
+    rounds: int = option(15, "turns and probes of each batch size", at_least=1)
     device: str = device_option()
 
 
@@ -290,42 +290,28 @@ class Recorded:
 
 
 def measure_diagnostics(settings: DiagnosticsSettings) -> JsonObject:
-    """Measure the cost of the diagnostics: training steps with and without them, in turn.
+    """Measure the cost of the diagnostics: a probe, and the steps between two probes, in turn.
 
     It trains a DeepFM with embeddings of 10 on random rows with power-law ids, as `cowclip bench`.
-    A turn has --every steps. With diagnostics, a probe runs before one of them and writes its
-    numbers to a CSV file and to TensorBoard. Turns with and without a probe alternate in one
-    process, and each comes first in every second round. The cost is the median over the rounds of
-    their ratio, minus 1.
-
-    On a shared machine, this ratio varies by more than the cost. So the probe is also timed alone.
-    "cost by probes" is the median time of a probe, relative to --every steps. Both exclude the
-    compilation of the probe, once per run.
+    A turn has --every steps. A probe reads the batch of the next step, and writes its numbers to a
+    CSV file and to TensorBoard. The cost is the median over the rounds of the time of a probe,
+    relative to the turn of its round. Both exclude the compilation of the probe, once per run.
     """
     rows = [_cost(settings, batch) for batch in settings.batches]
     return {"what": "cost of diagnostics in training", **asdict(settings), "results": rows}
 
 
 def _cost(settings: DiagnosticsSettings, batch: int) -> JsonObject:
-    plain, watched, probes = [], [], []
     with TemporaryDirectory() as folder:
         run = Recorded(settings, batch, Path(folder))
-        run.turn(), run.probe()  # they compile
-        for number in range(settings.rounds):
-            for with_probe in (True, False) if number % 2 else (False, True):
-                probe = run.probe() if with_probe else 0.0
-                (watched if with_probe else plain).append(probe + run.turn())
-                probes += [probe] if with_probe else []
-    costs = [ratio - 1 for ratio in ratios(watched, plain)]
-    turn, probe = statistics.median(plain), statistics.median(probes)
+        found = in_turn({"turn": run.turn, "probe": run.probe}, settings.rounds, warm_up=1)
+    turns, probes = found["turn"], found["probe"]
     return {
         "batch": batch,
-        **summary(costs),
-        "ms_per_step": 1e3 * turn / settings.every,
-        "ms_per_probe": 1e3 * probe,
-        "cost_of_probes": probe / turn,
-        "plain": plain,
-        "watched": watched,
+        **summary(ratios(probes, turns)),
+        "ms_per_step": 1e3 * statistics.median(turns) / settings.every,
+        "ms_per_probe": 1e3 * statistics.median(probes),
+        "turns": turns,
         "probes": probes,
     }
 
@@ -335,9 +321,8 @@ DIAGNOSTICS = Benchmark(
     measure=measure_diagnostics,
     text={
         "batch": "{batch:,}",
-        "cost (min to max)": "{median:.1%} ({least:.1%} to {most:.1%})",
+        "cost (min to max)": "{median:.2%} ({least:.2%} to {most:.2%})",
         "ms per step": "{ms_per_step:.1f}",
         "ms per probe": "{ms_per_probe:.1f}",
-        "cost by probes": "{cost_of_probes:.2%}",
     },
 )
