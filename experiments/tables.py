@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.checks import is_finite
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import atomic_write, read_json
-from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.types import Json
 
 NOISE = 2.0
 VERDICTS = ("better", "worse", "noise", "")
@@ -31,6 +31,14 @@ class Cell:
     published: float | None = None
     verdict: str = ""  # of a comparison with the reference; one of `VERDICTS`
     note: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse, by a `ValueError`, what no table has."""
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict is {self.verdict!r}")
+        for number in (self.mean, self.spread, self.published):
+            if not (number is None or math.isfinite(number)):
+                raise ValueError(f"a cell has the number {number}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,16 @@ class Table:
     decimals: int = 2
     decimals_of_columns: tuple[int, ...] = ()  # where they differ
     on_log: bool = False  # whether verdicts are of gains over the reference
+
+    def __post_init__(self) -> None:
+        """Refuse, by a `ValueError`, rows or decimals that do not fit the columns."""
+        columns = len(self.columns)
+        for number, (_, cells) in enumerate(self.rows, 1):
+            if len(cells) != columns:
+                raise ValueError(f"row {number} has {len(cells)} cells for {columns} columns")
+        decimals = self.column_decimals()
+        if len(decimals) != columns or not all(0 <= n <= 10 for n in decimals):
+            raise ValueError(f"decimals of {columns} columns are {decimals}, not 0 to 10 of each")
 
     def column_decimals(self) -> tuple[int, ...]:
         """Return the digits after the decimal point of each column."""
@@ -166,9 +184,6 @@ def _below(table: Table) -> list[str]:
 def write_table(folder: str | Path, table: Table) -> Path:
     """Write a table as `<folder>/<name>.json`; if this fails, an old file stays unchanged.
 
-    Raises:
-        ValueError: if a number is not finite; a cell of diverged runs has no mean.
-
     >>> import tempfile
     >>> table = Table(
     ...     name="t", title="T", claim="", unit="AUC %", corner="rule", columns=("1K",),
@@ -177,7 +192,7 @@ def write_table(folder: str | Path, table: Table) -> Path:
     >>> read_table(write_table(tempfile.mkdtemp(), table)) == table
     True
     """
-    text = json.dumps(asdict(table), indent=2, allow_nan=False)
+    text = json.dumps(asdict(table), indent=2)
     return _write(Path(folder) / f"{table.name}.json", text + "\n")
 
 
@@ -193,80 +208,28 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-_REMEDY = "write it again with cowclip experiment"
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-}
-
-
 def read_table(path: str | Path) -> Table:
     """Read a table of `write_table`.
 
     Raises:
         InputError: if it is missing or damaged, or another version wrote it.
     """
-    value = _of_type(path, "the file", read_json(path), dict)
-    rows = _of_type(path, "rows", value.get("rows"), list)
-    known = _checked(path, "", value | {"rows": []}, Table)
-    parsed = tuple(_row(path, number, row) for number, row in enumerate(rows, 1))
-    table = Table(**known | {"rows": parsed})
-    if len(table.decimals_of_columns) not in (0, len(table.columns)):
-        raise InputError(f"{path}: decimals_of_columns does not fit the columns; {_REMEDY}")
-    if not all(0 <= n <= 10 for n in (table.decimals, *table.decimals_of_columns)):
-        raise InputError(f"{path}: decimals must be 0 to 10; {_REMEDY}")
-    for number, (_, cells) in enumerate(table.rows, 1):
-        if len(cells) != len(table.columns):
-            raise InputError(
-                f"{path}: row {number} has {len(cells)} cells for {len(table.columns)} columns; "
-                f"{_REMEDY}"
-            )
-    return table
+    value = read_json(path)
+    try:
+        rows = tuple(
+            _row(number, heading, cells) for number, (heading, cells) in enumerate(value["rows"], 1)
+        )
+        return dataclass_from_json(Table, value | {"rows": rows})
+    except MALFORMED as error:
+        raise InputError(
+            f"{path}: is no table of this version ({error!s:.80}); write it again with cowclip "
+            "experiment"
+        ) from None
 
 
-def _row(path: str | Path, number: int, value: Json) -> tuple[str, tuple[Cell, ...]]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"{path}: row {number} is not a heading with cells; {_REMEDY}")
-    heading = _of_type(path, f"heading of row {number}", value[0], str)
-    found = []
-    for index, each in enumerate(_of_type(path, f"cells of row {number}", value[1], list), 1):
-        where = f"row {number}, cell {index}"
-        cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, each, dict), Cell))
-        if cell.verdict not in VERDICTS:
-            raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
-        found.append(cell)
-    return heading, tuple(found)
-
-
-def _checked(path: str | Path, where: str, value: Mapping[str, Json], of: type) -> JsonObject:
-    """Return the values of a dataclass; check each against its annotation."""
-    known = {each.name: each for each in fields(of)}
-    for name in value:
-        if name not in known:
-            raise InputError(f"{path}: {where}{name} is not of this version; {_REMEDY}")
-    for name in sorted(known.keys() - value.keys()):
-        if known[name].default is MISSING:
-            raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
-    return {k: _value(path, where + k, each, str(known[k].type)) for k, each in value.items()}
-
-
-def _value(path: str | Path, where: str, value: Json, annotation: str) -> Any:
-    if value is None and annotation.endswith(" | None"):
-        return None
-    if annotation.startswith("tuple["):
-        kind = annotation.removeprefix("tuple[").partition(",")[0]
-        items = _of_type(path, where, value, list)
-        return tuple(_value(path, where, item, kind) for item in items)
-    kind = annotation.removesuffix(" | None")
-    found = _of_type(path, where, value, _TYPES[kind])
-    if kind == "float" and not is_finite(found):
-        raise InputError(f"{path}: {where} is {found}, not a finite number; {_REMEDY}")
-    return float(found) if kind == "float" else found
-
-
-def _of_type(path: str | Path, where: str, value: Json, type_: type | tuple[type, ...]) -> Any:
-    if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
-        raise InputError(f"{path}: {where} is {value!r:.60}, which has a wrong type; {_REMEDY}")
-    return value
+def _row(number: int, heading: Json, cells: Json) -> tuple[str, tuple[Cell, ...]]:
+    try:
+        made = (dataclass_from_json(Cell, cell) for cell in cells)
+        return str(heading), tuple(made)
+    except MALFORMED as error:
+        raise ValueError(f"row {number}: {error}") from None

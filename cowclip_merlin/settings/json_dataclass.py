@@ -16,7 +16,8 @@ def dataclass_from_json(dataclass: type[Made], values: Mapping[str, Json]) -> Ma
     """Build a dataclass; check each value against the annotation of its attribute.
 
     Args:
-        dataclass: its attributes are plain values, tuples of them, or mappings from text to them.
+        dataclass: its attributes are plain values, tuples of them, mappings from text to them, or
+            tuples that their caller has made.
         values: attribute -> value; a list becomes a tuple.
 
     Raises:
@@ -68,7 +69,9 @@ def _fits(value: Json, annotation: str) -> bool:
         return _PLAIN[annotation](value)
     outer, _, inner = annotation.rstrip("]").partition("[")
     if outer == "tuple":
-        fits = _PLAIN[inner.removesuffix(", ...")]
+        fits = _PLAIN.get(inner.removesuffix(", ..."))
+        if fits is None:
+            return isinstance(value, tuple)
         return isinstance(value, list | tuple) and all(map(fits, value))
     fits = _PLAIN[inner.removeprefix("str, ")]  # a dict or Mapping
     return isinstance(value, Mapping) and all(map(fits, value.values()))

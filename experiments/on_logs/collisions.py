@@ -21,7 +21,7 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import CollisionLine
-from cowclip_merlin.experiments.figures import write_experiment_figure
+from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_experiment_figure
 from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, LogSession, Measure, hash_settings
 from cowclip_merlin.experiments.results import append_rows, read_rows
 from cowclip_merlin.online.events.buckets import bucket_ids
@@ -30,7 +30,6 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.values import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 from cowclip_merlin.system.folders import COLLISIONS_CSV
 from cowclip_merlin.system.machine import versions
 from cowclip_merlin.tables import FieldRules
@@ -304,14 +303,14 @@ class CollisionRuns(LogRuns):
         measures = [Measure("auc", "AUC, %", 100, 2), self.gain(2), *_MEASURES]
         notes = [f"After epoch {epoch}, the best of {experiment.reference!r}."]
         yield self.show_table(by_seed, measures, notes, texts)
-        figure = draw_collisions(of_line, experiment.corner)
+        figure = draw_collisions(of_line)
         yield write_experiment_figure(session.out, figure, experiment, texts)
 
 
 def _aucs_by_epoch(results: Sequence[CollisionEpoch]) -> dict[int, list[float]]:
     """Return epoch -> AUC of each seed in %."""
     found: dict[int, list[float]] = {}
-    for each in sorted(results, key=lambda result: result.epoch):
+    for each in sorted(results, key=lambda result: (result.epoch, result.seed)):
         found.setdefault(each.epoch, []).append(100 * each.auc)
     return found
 
@@ -322,23 +321,12 @@ def best_epoch(results: Sequence[CollisionEpoch]) -> int:
     return max(aucs, key=lambda epoch: np.mean(aucs[epoch]))
 
 
-def draw_collisions(results: Mapping[str, Sequence[CollisionEpoch]], corner: str) -> Figure:
-    """Draw the test AUC by epoch, one curve for each line, as in Figure 7 of Monolith.
-
-    Lines are means over the seeds, and bands span the minimum to the maximum. `corner` is the
-    title of the legend.
-    """
-    with figure_settings():
-        figure = new_figure(5.6, 3.6)
-        axes = figure.subplots()
-        for index, (label, rows) in enumerate(results.items()):
-            by_epoch = _aucs_by_epoch(rows)
-            epochs, aucs = list(by_epoch), by_epoch.values()
-            look = style(index, len(epochs))
-            axes.plot(epochs, [np.mean(each) for each in aucs], label=label, **look)
-            low, high = [min(each) for each in aucs], [max(each) for each in aucs]
-            axes.fill_between(epochs, low, high, color=look["color"], alpha=0.18, linewidth=0)
-        axes.set(xlabel="epoch", ylabel="test AUC, %")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(title=corner, fontsize=8)
-    return figure
+def draw_collisions(results: Mapping[str, Sequence[CollisionEpoch]]) -> Figure:
+    """Draw the test AUC by epoch, one curve for each line, as in Figure 7 of Monolith."""
+    by_line = {label: _aucs_by_epoch(rows) for label, rows in results.items()}
+    curves = [
+        Curve(label=label, x=tuple(aucs), runs=list(zip(*aucs.values(), strict=True)))
+        for label, aucs in by_line.items()
+        if aucs
+    ]
+    return draw_epochs({"test AUC, %": curves})

@@ -180,9 +180,9 @@ def test_the_best_epoch():
 def test_the_figure_has_a_curve_for_each_line():
     """Also of two lines with one load, which may hash other columns."""
     lines = {"none": made_results(0.0), "users": made_results(4.0), "items": made_results(4.0)}
-    (axes,) = draw_collisions(lines, "what is hashed").axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [*lines]
-    assert axes.get_legend().get_title().get_text() == "what is hashed"
+    figure = draw_collisions(lines)
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*lines]
     assert axes.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
     np.testing.assert_allclose(axes.get_lines()[1].get_ydata(), [76.35, 76.55, 76.75])
     assert len(axes.collections) == 3
