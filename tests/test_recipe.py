@@ -47,18 +47,26 @@ def test_rare_ids_are_those_that_a_loop_counts(tmp_path, memory):
     assert rare_share(PreparedData.load(out), memory) == (len(rare) / 5, 5)
 
 
-def test_prepare_says_which_rules_fit(tmp_path, capsys):
-    """Eleven ids, of which ten come once in 40,000 rows, and a base batch of 32."""
-    rows = [f"{i % 2},{i if i < 10 else 'often'}" for i in range(40_000)]
+def test_prepare_and_train_say_which_rules_fit(tmp_path, capsys):
+    """Of eleven ids ten come once in 20,000 rows, which must be ten memories or more."""
+    rows = [f"{i % 2},{i if i < 10 else 'often'}" for i in range(20_000)]
     (tmp_path / "log.csv").write_text("\n".join(["y,a", *rows]))
-    words = ["prepare", "table", str(tmp_path / "log.csv"), "--label", "y", "--categorical", "a"]
-    assert main([*words, "--test-fraction", "0", "--out", str(tmp_path / "DATA")]) == 0
+    data, log = str(tmp_path / "DATA"), str(tmp_path / "log.csv")
+    words = ["prepare", "table", log, "--label", "y", "--categorical", "a"]
+    assert main([*words, "--test-fraction", "0", "--out", data]) == 0
+    said = "91% of 11 ids are rarer than one in {} rows: {}"
     last = capsys.readouterr().out.splitlines()[-1]
-    said = "91% of 11 ids are rarer than one in 32,000 rows: the rules sde and cowclip fit"
-    assert last == said
-    assert main(["train", str(tmp_path / "DATA"), "--out", "RUN", "--epochs", "0"]) == 2
-    assert main([*words, "--like", str(tmp_path / "DATA"), "--out", str(tmp_path / "NEW")]) == 0
-    assert "rarer" not in capsys.readouterr().out.split("NEW:")[1]
+    assert last == "0% of 11 ids are rarer than one in 32,000 rows: the rule sde fits"
+    for base, memory, rules in (
+        (1, "1,000", "the rules sde and cowclip fit"),
+        (2, "2,000", "the rules sde and cowclip fit"),
+        (3, "3,000", "the rule sde fits"),
+    ):
+        given = ["train", data, "--out", "RUN", "--base-batch-size", str(base)]
+        settings_from_args(build_parser().parse_args(given), PreparedData.load(data))
+        assert said.format(memory, rules) in capsys.readouterr().out.splitlines()
+    assert main(["prepare", "table", log, "--like", data, "--out", str(tmp_path / "NEW")]) == 0
+    assert "rarer" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
