@@ -39,7 +39,7 @@ from cowclip_merlin.experiments.results import (
     tuned_by_size,
 )
 from cowclip_merlin.experiments.tables import NOISE, Cell, Table, read_table
-from cowclip_merlin.system.files import atomic_write, check_writable, read_json
+from cowclip_merlin.system.files import atomic_write, check_writable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,6 @@ class ResultsFolder:
     replays: Sequence[ReplayResult]  # of logs; one for each sync interval
     tables: Sequence[Table]
     figures: Sequence[FigureFile]
-    versions: Mapping[str, Sequence[str]]  # package -> those that the runs used
     tuned: Mapping[str, TunedValues]  # by sizes
 
     @property
@@ -96,7 +95,6 @@ def read_results_folder(path: str | Path) -> ResultsFolder:
         replays=replays,
         tables=tables,
         figures=drawn,
-        versions=_versions(path, results) or _replay_versions(replays),
         # Of the last run's data; other values belong to other data sets.
         tuned=tuned_by_size(path, results[-1].data_fingerprint) if results else {},
     )
@@ -117,30 +115,14 @@ def natural_order(name: str) -> tuple[object, ...]:
     return group, *addresses.natural_order(name)
 
 
-def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
+def _versions(runs: Iterable[Result | ReplayResult]) -> str:
+    """Return the packages of all runs, each with its versions."""
     found: dict[str, list[str]] = {}
-    for result in results:
-        config = path / "runs" / result.run_id / "config.json"
-        if not config.exists():
-            continue
-        described = read_json(config)
-        versions = described.get("versions", {}) if isinstance(described, dict) else None
-        if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
-            raise InputError(f"{config}: does not have versions by name; delete the file")
-        for package, version in versions.items():
-            # The revision has a separate line, from the results.
-            if package != "git_revision" and version not in found.setdefault(package, []):
-                found[package].append(version)
-    return found
-
-
-def _replay_versions(replays: Sequence[ReplayResult]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for text in dict.fromkeys(replay.versions for replay in replays):
+    for text in dict.fromkeys(run.versions for run in runs if run.versions):
         for package, _, version in (each.partition(" ") for each in text.split(", ")):
             if version not in found.setdefault(package, []):
                 found[package].append(version)
-    return found
+    return "; ".join(f"{package} {', '.join(each)}" for package, each in found.items())
 
 
 def _environment(folder: ResultsFolder) -> list[tuple[str, str]]:
@@ -164,7 +146,7 @@ def _environment(folder: ResultsFolder) -> list[tuple[str, str]]:
         "running processes before a run": _span([f"{load:g}" for load in loads]),
         "data fingerprint": _distinct(run.data_fingerprint for run in runs),
         "scores of": _distinct(run.split for run in folder.results),
-        "versions": "; ".join(f"{name} {', '.join(v)}" for name, v in folder.versions.items()),
+        "versions": _versions(runs),
         "base values that sweeps chose": "; ".join(tuned),
     }
     return [(name, text) for name, text in found.items() if text]

@@ -98,7 +98,7 @@ def test_what_the_page_shows(page, html):
         "AMD EPYC, 2 cores",
         "2026-01-01T10:00:00+00:00 to 2026-01-03T10:00:00+00:00",
         "2.5 to 4.5",
-        "numpy 1.26.4",
+        "numpy 1.26.4, 1.26.3; pandas 1.5.3",
         "none-2048-3",
     ):
         assert text in page.text
