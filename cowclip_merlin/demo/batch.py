@@ -4,7 +4,7 @@ It generates and prepares a raw log in Criteo's format. Then it trains DeepFM at
 without the clip. At a large batch it trains without scaling, with CowClip and with the rule `sde`,
 and compares the results.
 Batches and rates follow from the number of rows (`cowclip_merlin.experiments.sizing`).
-docs/index.md explains the result.
+docs/quickstart.md explains the result.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.errors import InputError, error_message
+from cowclip_merlin.errors import InputError, exit_code
 from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
@@ -33,32 +32,20 @@ from cowclip_merlin.types import Json, JsonObject
 Runs = Mapping[str, RunSettings]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSettings:
-    """Sizes of the demo.
-
-    Attributes:
-        rows: rows of the generated log.
-        log_seed: seed of the log.
-        epochs: passes of every run.
-    """
-
-    rows: int = 200_000
-    log_seed: int = 7
-    epochs: int = 3
+ROWS, LOG_SEED, EPOCHS = 200_000, 7, 3
 
 
-def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
+def plan_runs(train_rows: int) -> Runs:
     """Return the settings of each run by folder name, in the order of the table.
 
     Raises:
         InputError: if there are too few rows for a large batch.
 
-    >>> runs = plan_runs(DemoSettings(), 180_000)
+    >>> runs = plan_runs(180_000)
     >>> [(name, each.batch_size) for name, each in runs.items()]
     [('baseline', 64), ('large-unscaled', 2048), ('large-cowclip', 2048), ('large-sde', 2048)]
     """
-    size = sizing_for(train_rows, epochs=demo.epochs)
+    size = sizing_for(train_rows, epochs=EPOCHS)
     small, large = size.base_batch, size.base_batch * size.max_multiplier
     cases = {
         "baseline": ("none", small, size.baseline),
@@ -74,14 +61,14 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
             preset="criteo",
             rule=rule,
             update="exact",  # the numbers of "dense", which takes time for all ids
-            epochs=demo.epochs,
+            epochs=EPOCHS,
             overrides=rates,
         )
         for name, (rule, batch, rates) in cases.items()
     }
 
 
-def prepare_data(demo: DemoSettings, work: Path) -> Path:
+def prepare_data(rows: int, work: Path) -> Path:
     """Generate and prepare the log, unless they exist; return the prepared folder.
 
     Raises:
@@ -93,33 +80,26 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")
     if facts.exists():
-        _check_same_log(read_json(facts), demo, work)
+        _check_same_log(read_json(facts), rows, work)
     else:
         if log.exists():
             raise InputError(
                 f"{log}: already exists, but is incomplete or not from the demo; delete it, or use "
                 "another --work"
             )
-        print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
-        generate(log, rows=demo.rows, seed=demo.log_seed, ground_truth=CROSSED)
+        print(f"generating {rows:,} rows of a Criteo-format log: {log}", flush=True)
+        generate(log, rows=rows, seed=LOG_SEED, ground_truth=CROSSED)
     if not (data / "dataset.json").exists():
         print(f"preparing it: {data}", flush=True)
         workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
     return data
 
 
-def _check_rows(demo: DemoSettings) -> None:
-    try:
-        plan_runs(demo, int(0.8 * demo.rows))  # about nine tenths are for training
-    except InputError:
-        raise InputError(f"--rows {demo.rows}: too few; use 10000 or more") from None
-
-
-def _check_same_log(there: Mapping[str, Json], demo: DemoSettings, work: Path) -> None:
+def _check_same_log(there: Mapping[str, Json], rows: int, work: Path) -> None:
     from cowclip_merlin.synthetic.criteo_log import CROSSED, cross_names
 
     other = ""
-    if (there["rows"], there["seed"]) != (demo.rows, demo.log_seed):
+    if (there["rows"], there["seed"]) != (rows, LOG_SEED):
         other = f"a log of {there['rows']:,} rows, seed {there['seed']}"
     elif there.get("crosses") != cross_names(CROSSED):
         other = "a log with other crossed columns, or none, from an earlier version of the demo"
@@ -168,15 +148,15 @@ def format_table(runs: Runs, results: dict[str, JsonObject], bayes_auc: float) -
     return "\n".join(lines)
 
 
-def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Path:
+def draw_auc(rows: int, runs: Runs, work: Path, bayes_auc: float) -> Path:
     """Draw the test AUC after each epoch of every run to `auc.svg`."""
     figure = new_figure(6.4, 3.6)
     axes = figure.add_subplot()
     styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"), (GREEN, "^", "-."))
     names = {"none": "unscaled", "cowclip": "CowClip", "sde": "sde"}
     for (name, settings), (color, marker, line) in zip(runs.items(), styles, strict=True):
-        rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
-        auc = [100 * float(row["test_auc"]) for row in rows]
+        metrics = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
+        auc = [100 * float(row["test_auc"]) for row in metrics]
         rule = "baseline" if name == "baseline" else names[settings.rule]
         axes.plot(
             range(1, len(auc) + 1),
@@ -186,8 +166,8 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
             linestyle=line,
             label=f"batch {settings.batch_size:,}, {rule}",
         )
-    axes.set(xlabel="epoch", ylabel="test AUC, %", xticks=range(1, demo.epochs + 1))
-    axes.set_title(f"DeepFM on {demo.rows:,} generated rows (best possible {100 * bayes_auc:.2f}%)")
+    axes.set(xlabel="epoch", ylabel="test AUC, %", xticks=range(1, EPOCHS + 1))
+    axes.set_title(f"DeepFM on {rows:,} generated rows (best possible {100 * bayes_auc:.2f}%)")
     axes.grid(True, linewidth=0.4, alpha=0.5)
     axes.legend()
     path = work / "auc.svg"
@@ -208,38 +188,40 @@ def verdict(results: dict[str, JsonObject]) -> str:
     )
 
 
+def run(rows: int, work: Path) -> None:
+    """Make what is missing of log, data and runs, and show the comparison.
+
+    Raises:
+        InputError: if there are too few rows, or the folder holds something else.
+    """
+    started = time.perf_counter()
+    try:
+        plan_runs(int(0.8 * rows))  # about nine tenths are for training
+    except InputError:
+        raise InputError(f"--rows {rows}: too few; use 10000 or more") from None
+    work.mkdir(parents=True, exist_ok=True)
+    with exit_on_sigterm():
+        data = prepare_data(rows, work)
+        runs = plan_runs(read_json(data / "dataset.json")["rows"]["train"])
+        results = {name: run_or_reuse(name, each, data, work) for name, each in runs.items()}
+    bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
+    print("\n" + format_table(runs, results, bayes_auc))
+    print(verdict(results))
+    print(f"picture: {draw_auc(rows, runs, work, bayes_auc)}")
+    print(f"{time.perf_counter() - started:.0f} seconds in total; all files are in {work}")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; a second run reuses the files of the first one."""
     parser = argparse.ArgumentParser(prog="python -m cowclip_merlin.demo", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("work/demo"), help="folder to work in")
-    parser.add_argument("--rows", type=int, default=DemoSettings.rows, help="rows to generate")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows to generate")
     args = parser.parse_args(argv)
-    demo, work = DemoSettings(rows=args.rows), args.work
-    started = time.perf_counter()
     try:
-        _check_rows(demo)
-        work.mkdir(parents=True, exist_ok=True)
-        with exit_on_sigterm():
-            data = prepare_data(demo, work)
-            runs = plan_runs(demo, read_json(data / "dataset.json")["rows"]["train"])
-            results = {
-                name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
-            }
+        return exit_code("demo", lambda: run(args.rows, args.work))
     except Stopped as stop:
         print("demo: stopped; run the same command again to resume", file=sys.stderr)
         return 128 + stop.signal_number
     except KeyboardInterrupt:
         print("demo: interrupted; run the same command again to repeat this part", file=sys.stderr)
         return 130
-    except Exception as error:
-        message = error_message(error)
-        if message is None:
-            raise
-        print(f"demo: error: {message}", file=sys.stderr)
-        return 2
-    bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
-    print("\n" + format_table(runs, results, bayes_auc))
-    print(verdict(results))
-    print(f"picture: {draw_auc(demo, runs, work, bayes_auc)}")
-    print(f"{time.perf_counter() - started:.0f} seconds in total; all files are in {work}")
-    return 0

@@ -28,14 +28,14 @@ def epochs(path):
 
 
 def auc_of_demo(path):
-    settings = demo.plan_runs(demo.DemoSettings(), 100_000)["baseline"]
+    settings = demo.plan_runs(100_000)["baseline"]
     runs = dict.fromkeys(("baseline", "large-unscaled", "large-cowclip", "large-sde"), settings)
     for name in runs:
         folder = path.parent / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
         whole = dict.fromkeys(METRICS, 1.0)
         write_metrics(folder / "metrics.csv", [whole | {"epoch": n, "step": n} for n in (1, 2)])
-    demo.draw_auc(demo.DemoSettings(), runs, path.parent, bayes_auc=0.9).replace(path)
+    demo.draw_auc(demo.ROWS, runs, path.parent, bayes_auc=0.9).replace(path)
 
 
 @pytest.mark.parametrize("draw", [lines, frequencies, epochs, auc_of_demo])
