@@ -27,6 +27,7 @@ import numpy.typing as npt
 import cowclip_merlin as cc
 from cowclip_merlin import InputError, compat
 from cowclip_merlin.errors import exit_code
+from cowclip_merlin.settings import Settings, add_options, option, settings_from
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.files import atomic_folder
 from cowclip_merlin.types import KerasModel
@@ -45,20 +46,13 @@ TEST_FRACTION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How to generate the log and train.
+class ExampleSettings(Settings):
+    """How to generate the log and train."""
 
-    Attributes:
-        rows: rows of the log; the last tenth are the test rows.
-        batch_size: rows per step.
-        epochs: passes over the training rows.
-        seed: seed of the log and of the initial weights.
-    """
-
-    rows: int = 100_000
-    batch_size: int = 1024
-    epochs: int = 2
-    seed: int = 1
+    rows: int = option(100_000, "of the log; the last tenth are the test rows", at_least=100)
+    batch_size: int = option(1024, "rows per step", at_least=1)
+    epochs: int = option(2, "passes over the training rows", at_least=1)
+    seed: int = option(1, "of the log and of the initial weights", at_least=0)
 
 
 def read_log(file: Path) -> pd.DataFrame:
@@ -103,7 +97,7 @@ def dcn(schema: Schema) -> KerasModel:
 MODELS = MappingProxyType({"DLRM": dlrm, "DCN": dcn})
 
 
-def train(model: KerasModel, rows: Dataset, settings: Settings) -> None:
+def train(model: KerasModel, rows: Dataset, settings: ExampleSettings) -> None:
     """Train a Merlin model with CowClip on a Merlin Dataset."""
     mm = compat.merlin_models()
     base = cc.Hyperparameters(batch_size=256, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
@@ -142,7 +136,7 @@ def score_raw_rows(
     return np.array(scores.iloc[:, 0].tolist(), np.float32).reshape(-1)
 
 
-def run(out: Path, settings: Settings, *, ensemble: bool) -> Mapping[str, float]:
+def run(out: Path, settings: ExampleSettings, *, ensemble: bool) -> Mapping[str, float]:
     """Run all steps, write the log, the workflow and the models to `out`; return the test AUCs.
 
     Raises:
@@ -189,20 +183,21 @@ def check_equal(what: str, got: npt.NDArray[np.float32], expected: npt.NDArray[n
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return 2 if the input is wrong."""
-    defaults = Settings()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
-    for name in ("rows", "batch_size", "epochs", "seed"):
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=int, default=getattr(defaults, name), metavar="N")
+    add_options(parser, ExampleSettings)
     parser.add_argument(
         "--ensemble", action="store_true", help="also predict with an ensemble of Merlin Systems"
     )
     args = parser.parse_args(argv)
-    settings = Settings(**{name: getattr(args, name) for name in vars(defaults)})
 
     def train_both() -> None:
-        check(settings, ensemble=args.ensemble)
+        settings = settings_from(args, ExampleSettings)
+        if args.ensemble and importlib.util.find_spec("merlin.systems") is None:
+            raise InputError(
+                "--ensemble: Merlin Systems is not installed here; make an environment with it: "
+                "requirements/make_venv.sh ngc .venv-ngc"
+            )
         with compat.quiet_merlin(), atomic_folder(args.out) as folder:
             folder.mkdir()
             aucs = run(folder, settings, ensemble=args.ensemble)
@@ -211,23 +206,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name}: test AUC {auc:.5f}; {same}, it predicts the same")
 
     return exit_code("merlin_models", train_both)
-
-
-def check(settings: Settings, *, ensemble: bool) -> None:
-    """Check the options before long work.
-
-    Raises:
-        InputError: if a number is too small, or Merlin Systems is missing.
-    """
-    for name, least in (("rows", 100), ("batch_size", 1), ("epochs", 1), ("seed", 0)):
-        if getattr(settings, name) < least:
-            option = "--" + name.replace("_", "-")
-            raise InputError(f"{option} {getattr(settings, name)}: give {least} or more")
-    if ensemble and importlib.util.find_spec("merlin.systems") is None:
-        raise InputError(
-            "--ensemble: Merlin Systems is not installed here; make an environment with it: "
-            "requirements/make_venv.sh ngc .venv-ngc"
-        )
 
 
 if __name__ == "__main__":

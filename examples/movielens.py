@@ -21,12 +21,12 @@ written beside it, for `cowclip online`.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from cowclip_merlin import InputError
@@ -102,17 +102,10 @@ def read(file: Path, separator: str, header: int, columns: int) -> pd.DataFrame:
 
 def numbers(texts: pd.Series, file: Path) -> pd.Series:
     """Convert texts of one file to finite numbers."""
-
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise InputError(f"{file}: {text!r} is not a number; download the file again")
-        return value
-
-    return texts.map(number)
+    found = pd.to_numeric(texts, errors="coerce")
+    for text in texts[~np.isfinite(found)]:
+        raise InputError(f"{file}: {text!r} is not a number; download the file again")
+    return found
 
 
 def read_users(folder: Path, source: Source) -> pd.DataFrame:
