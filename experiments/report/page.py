@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 from cowclip_merlin import addresses
@@ -23,7 +23,6 @@ from cowclip_merlin.experiments.definitions import (
 from cowclip_merlin.experiments.figures import FigureFile, read_figure
 from cowclip_merlin.experiments.report.verdicts import (
     MINUS,
-    Headline,
     count_verdicts,
     counted,
     headline,
@@ -228,59 +227,13 @@ REPLAY_COLUMNS: Mapping[str, Callable[[ReplayResult], str]] = {
 """The same of all replays and sync intervals."""
 
 
-class PageFigure(NamedTuple):
-    """A figure on the page: id of its element, texts, address of the drawing, width in pixels."""
-
-    anchor: str
-    text: FigureFile
-    source: str
-    width: float
+View = Mapping[str, Any]
+"""What the template shows of a folder, table, cell or figure, by the name that it has there."""
 
 
-class CellView(NamedTuple):
-    """One cell as text; `kind` is the CSS class of its color, `words` are for screen readers."""
-
-    kind: str
-    value: str
-    spread: str
-    sign: str
-    words: str
-    published: str
-    seeds: str  # if they differ from those of most cells
-    note: str  # letter of the note below the table
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableView:
-    """One table as text, with the figures of the same results."""
-
-    table: Table
-    anchor: str
-    rows: Sequence[tuple[str, Sequence[CellView]]]
-    notes: Sequence[tuple[str, str]]  # letter, or "", and text
-    legend: str
-    counts: Sequence[int | str]  # cells: better, within noise, worse, measured, not run
-    figures: Sequence[PageFigure]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """One results folder, ready for the template."""
-
-    anchor: str
-    folder: ResultsFolder
-    headline: Headline
-    tables: Sequence[TableView]
-    figures: Sequence[PageFigure]  # those of no table
-    missing: Sequence[tuple[str, Sequence[str]]]
-    environment: Sequence[tuple[str, str]]
-    runs: Sequence[Sequence[str]]
-    replays: Sequence[Sequence[str]]
-
-
-def make_section(folder: ResultsFolder, anchor: str) -> Section:
+def make_section(folder: ResultsFolder, anchor: str) -> View:
     """Make the section of one results folder."""
-    by_table: dict[str | None, list[PageFigure]] = {}
+    by_table: dict[str | None, list[View]] = {}
     for figure in folder.figures:
         source = source_table(figure.name, folder.tables)
         by_table.setdefault(source, []).append(_figure(folder, figure, anchor))
@@ -288,17 +241,17 @@ def make_section(folder: ResultsFolder, anchor: str) -> Section:
     if len({run.data_fingerprint for run in runs}) > 1:
         runs = [replace(run, variant=f"{run.data} {run.variant}") for run in runs]
     head = (folder.title, folder.tables, folder.results, folder.replays)
-    return Section(
-        anchor=anchor,
-        folder=folder,
-        headline=headline(*head, of_data=folder.of_data),
-        tables=[_view(table, anchor, by_table.get(table.name, [])) for table in folder.tables],
-        figures=by_table.get(None, []),
-        missing=_missing(folder),
-        environment=_environment(folder),
-        runs=[[text(run) for text in RUN_COLUMNS.values()] for run in runs],
-        replays=[[text(each) for text in REPLAY_COLUMNS.values()] for each in folder.replays],
-    )
+    return {
+        "anchor": anchor,
+        "folder": folder,
+        "headline": headline(*head, of_data=folder.of_data),
+        "tables": [_view(table, anchor, by_table.get(table.name, [])) for table in folder.tables],
+        "figures": by_table.get(None, []),  # those of no table
+        "missing": _missing(folder),
+        "environment": _environment(folder),
+        "runs": [[text(run) for text in RUN_COLUMNS.values()] for run in runs],
+        "replays": [[text(each) for text in REPLAY_COLUMNS.values()] for each in folder.replays],
+    }
 
 
 def source_table(figure: str, tables: Sequence[Table]) -> str | None:
@@ -314,7 +267,7 @@ def source_table(figure: str, tables: Sequence[Table]) -> str | None:
     return max(names, key=len, default=None)
 
 
-def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> PageFigure:
+def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> View:
     """Put a drawing into an address of data, in which no script runs and nothing is loaded."""
     where = folder.path / "figures" / f"{figure.name}.svg"
     try:
@@ -331,8 +284,12 @@ def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> PageFigur
             f"{where}: viewBox is {box!r:.40}, not four numbers; write it again"
         ) from None
     data = base64.b64encode(figure.svg.encode()).decode()
-    name = f"{anchor}-figure-{figure.name}"
-    return PageFigure(name, figure, f"data:image/svg+xml;base64,{data}", points * 96 / 72)
+    return {
+        "anchor": f"{anchor}-figure-{figure.name}",
+        "text": figure,
+        "source": f"data:image/svg+xml;base64,{data}",
+        "width": points * 96 / 72,  # in pixels
+    }
 
 
 def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
@@ -348,7 +305,8 @@ def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
     return [*missing, ("Experiments that were not run", absent)] if absent else missing
 
 
-def _view(table: Table, anchor: str, figures: Sequence[PageFigure]) -> TableView:
+def _view(table: Table, anchor: str, figures: Sequence[View]) -> View:
+    """Return a table as text, with the figures of the same results."""
     cells = [cell for _, row in table.rows for cell in row]
     runs = Counter(cell.runs for cell in cells if cell.mean is not None)
     seeds = runs.most_common(1)[0][0] if runs else 0  # that most measured cells have
@@ -361,10 +319,10 @@ def _view(table: Table, anchor: str, figures: Sequence[PageFigure]) -> TableView
     verdicts = count_verdicts(judged) if judged else ("", "", "")
     measured = sum(cell.mean is not None for cell in cells)
     absent = sum(cell.mean is None and cell.text == "not run" for cell in cells)
-    return TableView(
-        table=table,
-        anchor=f"{anchor}-{table.name}",
-        rows=[
+    return {
+        "table": table,
+        "anchor": f"{anchor}-{table.name}",
+        "rows": [
             (
                 heading,
                 [
@@ -374,11 +332,11 @@ def _view(table: Table, anchor: str, figures: Sequence[PageFigure]) -> TableView
             )
             for heading, row in table.rows
         ],
-        notes=[*((letter, note) for note, letter in letters.items()), *others],
-        legend=_legend(table, cells, seeds),
-        counts=[*verdicts, measured, absent],
-        figures=figures,
-    )
+        "notes": [*((letter, note) for note, letter in letters.items()), *others],
+        "legend": _legend(table, cells, seeds),
+        "counts": [*verdicts, measured, absent],
+        "figures": figures,
+    }
 
 
 _SIGNS = {"better": "+", "worse": MINUS, "noise": "=", "": ""}
@@ -387,7 +345,9 @@ _WORDS = {"better": "better", "worse": "worse", "noise": "within noise", "": ""}
 
 def _cell(
     cell: Cell, decimals: int, letters: Mapping[str, str], seeds: int, is_reference: bool
-) -> CellView:
+) -> View:
+    """Return one cell as text; `words` are for screen readers."""
+
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:.{decimals}f}".replace("-", MINUS)
 
@@ -395,16 +355,16 @@ def _cell(
     kind = "absent" if cell.text in ("", "not run", "diverged") else "text"
     if measured:
         kind = "reference" if is_reference else cell.verdict
-    return CellView(
-        kind=kind,
-        value=number(cell.mean) if measured else cell.text,
-        spread="" if cell.spread is None else f"±{number(cell.spread)}",
-        sign=_SIGNS[cell.verdict],
-        words="the reference" if is_reference else _WORDS[cell.verdict],
-        published=number(cell.published),
-        seeds=counted(cell.runs, "seed") if measured and cell.runs != seeds else "",
-        note=letters.get(cell.note, ""),
-    )
+    return {
+        "kind": kind,  # CSS class of its color
+        "value": number(cell.mean) if measured else cell.text,
+        "spread": "" if cell.spread is None else f"±{number(cell.spread)}",
+        "sign": _SIGNS[cell.verdict],
+        "words": "the reference" if is_reference else _WORDS[cell.verdict],
+        "published": number(cell.published),
+        "seeds": counted(cell.runs, "seed") if measured and cell.runs != seeds else "",
+        "note": letters.get(cell.note, ""),
+    }
 
 
 def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
@@ -464,15 +424,15 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
         temporary.write_text(page, encoding="utf-8")
     counts = {
         "results folder": len(sections),
-        "table": sum(len(s.tables) for s in sections),
-        "figure": sum(len(s.folder.figures) for s in sections),
-        "run": sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections),
+        "table": sum(len(each.tables) for each in read),
+        "figure": sum(len(each.figures) for each in read),
+        "run": sum(len(each.results) + len({x.run_id for x in each.replays}) for each in read),
     }
     found = ", ".join(counted(number, name) for name, number in counts.items())
     return f"{found}, {len(page.encode()) / 1000:,.0f} kB"
 
 
-def _render(sections: Sequence[Section]) -> str:
+def _render(sections: Sequence[View]) -> str:
     import jinja2
 
     templates = Path(__file__).parent
@@ -484,8 +444,8 @@ def _render(sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = prose
-    cowclip = any(section.folder.of_data for section in sections)
-    monolith = any(section.folder.of_log for section in sections)
+    cowclip = any(section["folder"].of_data for section in sections)
+    monolith = any(section["folder"].of_log for section in sections)
     return environment.get_template("page.html").render(
         sections=sections,
         style=(templates / "page.css").read_text(encoding="utf-8"),
