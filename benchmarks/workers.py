@@ -22,15 +22,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
-from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.on_data.run_tables import dense_parameters
 from cowclip_merlin.loading import batches, open_columns, steps_per_epoch
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.synthetic.criteo_log import generate
@@ -147,16 +147,6 @@ def row_bytes(tables: str, distinct: float, workers: int, dim: int) -> float:
     return others / workers * distinct * (ID_AND_COUNT + 2 * numbers)
 
 
-def count_dense_weights(dim: int, mlp: Sequence[int]) -> int:
-    """Return the number of weights of a DeepFM outside of its tables, for Criteo's columns.
-
-    >>> count_dense_weights(10, (400, 400, 400))
-    430801
-    """
-    widths = [CONTINUOUS + NUM_FIELDS * dim, *mlp, 1]
-    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
-
-
 def distinct_in_runs(data: PreparedData, settings: WorkerSettings) -> dict[tuple[int, int], float]:
     """Return u for each batch size and number of workers, over the counted epochs of a run."""
     sizes = [data.cardinalities[name] for name in data.categorical]
@@ -200,7 +190,7 @@ def measure(settings: WorkerSettings) -> JsonObject:
     every = product(settings.batches, RUN_TABLES, settings.workers)
     turns = {case: partial(train, case, data, settings) for case in (Case(*x) for x in every)}
     runs = {case: logged for case, (logged,) in in_turn(turns, 1).items()}
-    dense = count_dense_weights(MODEL.embedding_dim, MODEL.mlp)
+    dense = dense_parameters(MODEL.model, "deep")
     distinct = distinct_in_runs(data, settings)
     return {
         "what": "training with several workers",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.cli import build_parser
 from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
@@ -73,14 +73,6 @@ def test_bytes_are_the_messages_of_the_largest_worker(workers, seed, rows, count
     every = np.arange(10 * count)  # every worker reads all rows: this formula is exact, too
     sent = messages("sharded", [set(every.tolist())] * count, DIM)
     assert sent == [pytest.approx(workers.row_bytes("sharded", len(every), count, DIM))] * count
-
-
-def test_dense_weights_are_those_of_the_model(workers):
-    model = random_model("deepfm", criteo_fields(1000), embedding_dim=3, mlp=(8,))
-    dense = [x for x in model.trainable_variables if "embeddings" not in x.name]
-    assert len(dense) == len(model.trainable_variables) - 2  # the embeddings, the wide part
-    counted = workers.count_dense_weights(3, (8,))
-    assert counted == sum(int(np.prod(x.shape)) for x in dense)
 
 
 def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
