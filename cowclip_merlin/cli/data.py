@@ -39,7 +39,7 @@ def run_generate(given: GenerateOptions) -> None:
     if given.drift:
         _generate_drifting(given)
         return
-    from cowclip_merlin.synthetic.criteo_log import CROSSED, GroundTruthSettings, generate
+    from cowclip_merlin.synthetic.criteo_log import generate
 
     if given.days is not None:
         raise InputError(f"--days {given.days}: only a log with --drift has days; add --drift")
@@ -47,7 +47,7 @@ def run_generate(given: GenerateOptions) -> None:
         given.out,
         rows=given.rows,
         seed=given.seed,
-        ground_truth=CROSSED if given.crossed else GroundTruthSettings(),
+        crossed=given.crossed,
         overwrite=given.overwrite,
     )
     print(

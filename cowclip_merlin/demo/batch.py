@@ -75,7 +75,7 @@ def prepare_data(rows: int, work: Path) -> Path:
         InputError: if the folder holds another log.
     """
     from cowclip_merlin import workflows
-    from cowclip_merlin.synthetic.criteo_log import CROSSED, generate
+    from cowclip_merlin.synthetic.criteo_log import generate
 
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")
@@ -88,7 +88,7 @@ def prepare_data(rows: int, work: Path) -> Path:
                 "another --work"
             )
         print(f"generating {rows:,} rows of a Criteo-format log: {log}", flush=True)
-        generate(log, rows=rows, seed=LOG_SEED, ground_truth=CROSSED)
+        generate(log, rows=rows, seed=LOG_SEED, crossed=True)
     if not (data / "dataset.json").exists():
         print(f"preparing it: {data}", flush=True)
         workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
@@ -96,12 +96,12 @@ def prepare_data(rows: int, work: Path) -> Path:
 
 
 def _check_same_log(there: Mapping[str, Json], rows: int, work: Path) -> None:
-    from cowclip_merlin.synthetic.criteo_log import CROSSED, cross_names
+    from cowclip_merlin.synthetic.criteo_log import CROSS_NAMES
 
     other = ""
     if (there["rows"], there["seed"]) != (rows, LOG_SEED):
         other = f"a log of {there['rows']:,} rows, seed {there['seed']}"
-    elif there.get("crosses") != cross_names(CROSSED):
+    elif there.get("crosses") != CROSS_NAMES:
         other = "a log with other crossed columns, or none, from an earlier version of the demo"
     if other:
         raise InputError(f"{work}: holds {other}; use another --work, or delete it")

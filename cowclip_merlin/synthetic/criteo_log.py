@@ -3,9 +3,9 @@
 Fields have Criteo's cardinalities scaled to the number of rows, and ids follow a Zipf-like
 distribution. Values are missing about as often as in Criteo's log. The probability of a click is
 the sigmoid of a true logit: an effect per id, second-order effects between fields, and effects of
-the integers. So the best AUC that any model can reach is known. With the settings `CROSSED`, C4
-has a long tail and four fields are crosses. So the log has about as many ids per row and as many
-rare ids as Criteo's.
+the integers. So the best AUC that any model can reach is known. In a crossed log, C4 has a long
+tail and four fields are crosses of others. So it has about as many ids per row and as many rare ids
+as Criteo's.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), so the log does not depend on
 the chunk size. The id of a crossed field is a hash of the ids of its parents.
@@ -14,14 +14,13 @@ the chunk size. The id of a crossed field is a hash of the ids of its parents.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.log_writer import (
     PILOT_ROWS,
     GeneratedLog,
@@ -63,69 +62,24 @@ _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i f
 Effects = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroundTruthSettings:
-    """Strengths of the effects in a generated log, and the distributions of its ids.
+CLICK_RATE = 0.25
+"""Share of clicks."""
+ZIPF = 1.15
+"""Exponent of the ids' frequencies by rank."""
+UNIVERSE, TAIL_UNIVERSE = 0.6, 32.0
+"""Ids in total, as a multiple of Criteo's ids per row; the same of fields with a long tail.
 
-    Fields are numbered from 1, as in C1 to C26. `crosses` and `exponents` name the fields with a
-    long tail: most of their ids are rare.
-
-    Attributes:
-        click_rate: share of clicks.
-        zipf: exponent of the ids' frequencies by rank.
-        universe: number of ids in total, as a multiple of Criteo's ids per row.
-        first_order_std: standard deviation of an id's effect on the logit, per field.
-        pairwise_std: standard deviation of all second-order effects together.
-        latent_dim: length of the latent vectors behind the second-order effects.
-        integer_std: standard deviation of one integer's effect.
-        crosses: parents of each crossed field.
-        exponents: exponent of each field that has its own.
-        tail_universe: as `universe`, for the fields with a long tail. The ids of a crossed field
-            are hashes, so with a small universe many of them would collide.
-
-    Raises:
-        InputError: if `crosses` or `exponents` name an unknown field, a field is in both, a parent
-            is crossed, a cross has no parents, or an exponent is 1.
-    """
-
-    click_rate: float = 0.25
-    zipf: float = 1.15
-    universe: float = 0.6
-    first_order_std: float = 0.27
-    pairwise_std: float = 0.5
-    latent_dim: int = 2
-    integer_std: float = 0.05
-    crosses: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    exponents: Mapping[int, float] = field(default_factory=dict)
-    tail_universe: float = 32.0
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        parents = {parent for each in self.crosses.values() for parent in each}
-        for number in {*self.crosses, *self.exponents, *parents}:
-            if not 1 <= number <= len(CARDINALITIES):
-                raise InputError(f"C{number}: no such field; give 1 to {len(CARDINALITIES)}")
-        for number in set(self.crosses) & set(self.exponents):
-            raise InputError(f"C{number}: a crossed field has no exponent; give one of the two")
-        for number, by in self.crosses.items():
-            if not by:
-                raise InputError(f"C{number}: a crossed field needs parents; name one or more")
-        for number, exponent in self.exponents.items():
-            if exponent == 1:
-                raise InputError(f"C{number}: the exponent is 1; give another number")
-        for number in parents & set(self.crosses):
-            raise InputError(f"C{number}: a crossed field cannot be a parent; name its parents")
-
-    def has_long_tail(self, number: int) -> bool:
-        """Return whether most ids of this field are rare."""
-        return number in self.crosses or number in self.exponents
-
-
-CROSSED = GroundTruthSettings(
-    exponents={4: 1.3},
-    crosses={3: (4, 22, 26), 12: (4, 26), 16: (4, 25), 21: (4, 9, 25)},
-)
-"""Settings with about as many ids per row as Criteo, most of them rare, at a million rows.
+The ids of a crossed field are hashes, so with a small universe many of them would collide.
+"""
+FIRST_ORDER_STD, PAIRWISE_STD, INTEGER_STD = 0.27, 0.5, 0.05
+"""Standard deviations: of an id's effect on the logit, per field; of all second-order effects
+together; of one integer's effect."""
+LATENT_DIM = 2
+"""Length of the latent vectors behind the second-order effects."""
+EXPONENTS: Mapping[int, float] = {4: 1.3}
+"""Exponent of each field of a crossed log that has its own; most of its ids are rare."""
+CROSSES: Mapping[int, tuple[int, ...]] = {3: (4, 22, 26), 12: (4, 26), 16: (4, 25), 21: (4, 9, 25)}
+"""Parents of each crossed field of a crossed log. Fields are numbered from 1, as in C1 to C26.
 
 In a sample of 8,000 rows of Criteo's log, too, an id of C3, C12, C21 or C16 determines that of C4.
 """
@@ -134,35 +88,40 @@ In a sample of 8,000 rows of Criteo's log, too, an id of C3, C12, C21 or C16 det
 class GroundTruth:
     """True model of one log: computes ids, integers and click probabilities of any rows.
 
+    A crossed log has as many ids per row as Criteo's at a million rows, most of them rare.
     `effects` and `latent` hold those of all ids by field; fields with a long tail have no table.
     """
 
-    def __init__(self, rows: int, seed: int, settings: GroundTruthSettings) -> None:
-        self.seed, self.settings = seed, settings
+    def __init__(self, rows: int, seed: int, *, crossed: bool = False) -> None:
+        self.seed = seed
+        self.crosses, self.exponents = (CROSSES, EXPONENTS) if crossed else ({}, {})
         self.sizes = [self._size(f, rows) for f in range(len(CARDINALITIES))]
-        tables = [f for f in range(len(self.sizes)) if not settings.has_long_tail(f + 1)]
+        tables = [f for f in range(len(self.sizes)) if not self._has_long_tail(f)]
         self.effects = {f: self._effects(f, np.arange(self.sizes[f] + 1)) for f in tables}
         self.latent = {f: self._latents(f, np.arange(self.sizes[f] + 1)) for f in tables}
         self.intercept = 0.0
         self._calibrate()
 
+    def _has_long_tail(self, field: int) -> bool:
+        return field + 1 in self.crosses or field + 1 in self.exponents
+
     def _size(self, field: int, rows: int) -> int:
-        ids, settings = CARDINALITIES[field], self.settings
-        if settings.has_long_tail(field + 1):
-            return max(int(ids * settings.tail_universe * rows / CRITEO_ROWS), 1500)
-        share = settings.universe * rows / CRITEO_ROWS
+        ids = CARDINALITIES[field]
+        if self._has_long_tail(field):
+            return max(int(ids * TAIL_UNIVERSE * rows / CRITEO_ROWS), 1500)
+        share = UNIVERSE * rows / CRITEO_ROWS
         return min(ids, max(int(ids * share), min(ids, 1500)))
 
     def _effects(self, field: int, ids: Integers) -> Effects:
         """Return the first-order effects of ids, [n]."""
         effects = normal(self.seed, _EFFECTS + field, ids)
-        return (self.settings.first_order_std * effects).astype(np.float32)
+        return (FIRST_ORDER_STD * effects).astype(np.float32)
 
     def _latents(self, field: int, ids: Integers) -> Effects:
-        """Return the latent vectors of ids, [n, latent_dim]."""
-        dim, fields = self.settings.latent_dim, len(CARDINALITIES)
+        """Return the latent vectors of ids, [n, LATENT_DIM]."""
+        dim, fields = LATENT_DIM, len(CARDINALITIES)
         # Scale so that the sum over all pairs of fields has the requested standard deviation.
-        std = (self.settings.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
+        std = (PAIRWISE_STD**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
         counter = ids[:, None] * dim + np.arange(dim)
         return (std * normal(self.seed, _LATENT + field, counter)).astype(np.float32)
 
@@ -171,7 +130,7 @@ class GroundTruth:
         return self.effects[field][ids] if field in self.effects else self._effects(field, ids)
 
     def latents_of(self, field: int, ids: Integers) -> Effects:
-        """Return the latent vectors of ids, [n, latent_dim]; `field` counts from 0."""
+        """Return the latent vectors of ids, [n, LATENT_DIM]; `field` counts from 0."""
         return self.latent[field][ids] if field in self.latent else self._latents(field, ids)
 
     def ids(self, rows: Words) -> Integers:
@@ -180,18 +139,17 @@ class GroundTruth:
         An id is its rank by frequency, 1 the most frequent, or in a crossed field a hash.
         """
         ids = np.zeros((len(rows), len(self.sizes)), np.int64)
-        crosses = self.settings.crosses
-        drawn = [f for f in range(len(self.sizes)) if f + 1 not in crosses]
+        drawn = [f for f in range(len(self.sizes)) if f + 1 not in self.crosses]
         for f in drawn:
             ids[:, f] = self._with_missing(f, rows, self._drawn(f, rows))
-        for number, parents in crosses.items():
+        for number, parents in self.crosses.items():
             crossed = self._crossed(number - 1, ids, [parent - 1 for parent in parents])
             ids[:, number - 1] = self._with_missing(number - 1, rows, crossed)
         return ids
 
     def _drawn(self, field: int, rows: Words) -> Integers:
         u = uniform(self.seed, _IDS + field, rows)
-        exponent = self.settings.exponents.get(field + 1, self.settings.zipf)
+        exponent = self.exponents.get(field + 1, ZIPF)
         return power_law_ranks(u, self.sizes[field], exponent)
 
     def _crossed(self, field: int, ids: Integers, parents: Sequence[int]) -> Integers:
@@ -228,7 +186,7 @@ class GroundTruth:
         vectors = [self.latents_of(f, ids[:, f]) for f in fields]
         of_sum = np.square(sum(vectors)).sum(axis=1)
         sum_of = sum(np.square(v).sum(axis=1) for v in vectors)
-        weights = self.settings.integer_std * normal(self.seed, _EFFECTS + 900, np.arange(13))
+        weights = INTEGER_STD * normal(self.seed, _EFFECTS + 900, np.arange(13))
         of_integers = np.log1p(np.maximum(integers, 0)) @ weights
         return first, 0.5 * (of_sum - sum_of), of_integers
 
@@ -249,7 +207,7 @@ class GroundTruth:
             self.intercept = intercept
             return self._sigmoid(*parts).mean()
 
-        self.intercept = intercept_for(self.settings.click_rate, mean_with)
+        self.intercept = intercept_for(CLICK_RATE, mean_with)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,13 +217,8 @@ class CriteoLog(GeneratedLog):
     crosses: dict[str, list[str]]
 
 
-def cross_names(settings: GroundTruthSettings) -> dict[str, list[str]]:
-    """Return the names of the parents of each crossed field.
-
-    >>> cross_names(GroundTruthSettings(crosses={4: (5, 10)}))
-    {'C4': ['C5', 'C10']}
-    """
-    return {f"C{f}": [f"C{parent}" for parent in by] for f, by in settings.crosses.items()}
+CROSS_NAMES = {f"C{f}": [f"C{parent}" for parent in by] for f, by in CROSSES.items()}
+"""Crossed field -> its parents, by their names."""
 
 
 def _hexadecimal(field: int, ranks: Integers) -> pa.Array:
@@ -301,20 +254,20 @@ def generate(
     *,
     rows: int,
     seed: int = 1234,
-    ground_truth: GroundTruthSettings | None = None,
+    crossed: bool = False,
     overwrite: bool = False,
     chunk_rows: int = 1 << 16,
 ) -> CriteoLog:
     """Write a log and its statistics, `<name>.json` in the same folder.
 
     Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe. That
-    has half an id per row or less. With `CROSSED`, 24 bytes per row more.
+    has half an id per row or less. A crossed log takes 24 bytes per row more.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
         rows: number of rows.
         seed: seed of all random numbers.
-        ground_truth: sizes of the effects, and distributions of the ids.
+        crossed: four fields are crosses of others, and C4 has a long tail; see `CROSSES`.
         overwrite: replace existing files.
         chunk_rows: rows generated at a time; the log does not depend on it.
 
@@ -329,8 +282,7 @@ def generate(
     (1000, True)
     """
     writer = LogWriter(Path(path), LogSize(rows=rows, seed=seed), overwrite=overwrite)
-    settings = ground_truth or GroundTruthSettings()
-    truth = GroundTruth(rows, seed, settings)
+    truth = GroundTruth(rows, seed, crossed=crossed)
 
     def make(chunk: Words) -> LogChunk:
         ids, integers = truth.ids(chunk), truth.integers(chunk)
@@ -339,6 +291,6 @@ def generate(
         return LogChunk(clicks, probabilities, ids, _lines(clicks, ids, integers))
 
     log = writer.write(make, truth.sizes, chunk_rows=chunk_rows)
-    facts = CriteoLog(**asdict(log), crosses=cross_names(settings))
+    facts = CriteoLog(**asdict(log), crosses=CROSS_NAMES if crossed else {})
     writer.write_facts(facts)
     return facts

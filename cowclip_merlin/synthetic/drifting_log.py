@@ -80,25 +80,16 @@ MISSING_PRICES = 0.1
 _IDS, _ABSENT, _AGES, _PRICES, _COSINE, _SINE, _LATENT, _CLICKS = (1000 * i for i in range(11, 19))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DriftSettings:
-    """Strengths of the effects of a drifting log, and the distributions of its ids.
-
-    Attributes:
-        click_rate: share of clicks.
-        zipf: exponent of the frequencies by rank, for users, sites, and the items of one day.
-        mean_item_age: mean in days of an exponential distribution, truncated at `ITEM_LIFE`.
-        pairwise_std: standard deviation of the effect of a user and an item together.
-        latent_dim: length of the latent vectors behind the pairwise effect.
-        price_weight: effect of log(1 + price).
-    """
-
-    click_rate: float = 0.2
-    zipf: float = 1.15
-    mean_item_age: float = 1.0
-    pairwise_std: float = 0.5
-    latent_dim: int = 2
-    price_weight: float = -0.15
+CLICK_RATE = 0.2
+"""Share of clicks."""
+ZIPF = 1.15
+"""Exponent of the frequencies by rank, for users, sites, and the items of one day."""
+MEAN_ITEM_AGE = 1.0
+"""Mean in days of an exponential distribution, truncated at `ITEM_LIFE`."""
+PAIRWISE_STD, LATENT_DIM = 0.5, 2
+"""Standard deviation of the effect of a user and an item together; its latent vectors' length."""
+PRICE_WEIGHT = -0.15
+"""Effect of log(1 + price)."""
 
 
 class DriftingTruth:
@@ -107,8 +98,8 @@ class DriftingTruth:
     Each day has `new_items` new items; `sizes` are the ids of each field.
     """
 
-    def __init__(self, rows: int, days: int, seed: int, settings: DriftSettings) -> None:
-        self.rows, self.days, self.seed, self.settings = rows, days, seed, settings
+    def __init__(self, rows: int, days: int, seed: int) -> None:
+        self.rows, self.days, self.seed = rows, days, seed
         users = max(100, rows // 30)
         self.new_items = max(20, rows // (120 * days))
         items = self.new_items * (days + ITEM_LIFE)
@@ -118,8 +109,8 @@ class DriftingTruth:
         self._calibrate()
 
     def _latents(self, field: int) -> npt.NDArray[np.float64]:
-        dim, size = self.settings.latent_dim, self.sizes[field]
-        std = (self.settings.pairwise_std**2 / dim) ** 0.25
+        dim, size = LATENT_DIM, self.sizes[field]
+        std = (PAIRWISE_STD**2 / dim) ** 0.25
         counter = np.arange((size + 1) * dim)
         return std * normal(self.seed, _LATENT + field, counter).reshape(size + 1, dim)
 
@@ -147,16 +138,16 @@ class DriftingTruth:
 
     def _ranked(self, field: int, rows: Words) -> Integers:
         u = uniform(self.seed, _IDS + field, rows)
-        return power_law_ranks(u, self.sizes[field], self.settings.zipf)
+        return power_law_ranks(u, self.sizes[field], ZIPF)
 
     def _items(self, rows: Words) -> Integers:
         """Return items of an earlier day, at a random age; each day adds new items."""
-        mean, days = self.settings.mean_item_age, (self.times(rows) - START) / DAY
-        kept = 1 - np.exp(-ITEM_LIFE / mean)
-        age = -mean * np.log(1 - kept * uniform(self.seed, _AGES, rows))
+        days = (self.times(rows) - START) / DAY
+        kept = 1 - np.exp(-ITEM_LIFE / MEAN_ITEM_AGE)
+        age = -MEAN_ITEM_AGE * np.log(1 - kept * uniform(self.seed, _AGES, rows))
         first_day = np.maximum(np.floor(days - age).astype(np.int64) + ITEM_LIFE, 0)
         u = uniform(self.seed, _IDS + ITEM, rows)
-        return first_day * self.new_items + power_law_ranks(u, self.new_items, self.settings.zipf)
+        return first_day * self.new_items + power_law_ranks(u, self.new_items, ZIPF)
 
     def _categories(self, items: Integers) -> Integers:
         words = random_words(self.seed, _IDS + CATEGORY, items)
@@ -174,10 +165,10 @@ class DriftingTruth:
 
     def _logits(self, times: Integers, ids: Integers, prices: Integers) -> Floats:
         days = (times - START) / DAY
-        logits = self.settings.price_weight * np.log1p(np.maximum(prices, 0))
+        logits = PRICE_WEIGHT * np.log1p(np.maximum(prices, 0))
         for f in range(len(FIELDS)):
             logits = logits + self.effects(f, ids[:, f], days)
-        for j in range(self.settings.latent_dim):
+        for j in range(LATENT_DIM):
             users, items = (latent[:, j] for latent in self.latent)
             logits = logits + users[ids[:, USER]] * items[ids[:, ITEM]]
         return logits
@@ -198,7 +189,7 @@ class DriftingTruth:
         pilot = np.arange(0, self.rows, max(1, self.rows // PILOT_ROWS), dtype=np.uint64)
         logits = self._logits(self.times(pilot), self.ids(pilot), self.prices(pilot))
         self.intercept = intercept_for(
-            self.settings.click_rate,
+            CLICK_RATE,
             lambda intercept: float(sigmoid(intercept + logits).mean()),
         )
 
@@ -242,7 +233,6 @@ def generate_drifting(
     rows: int,
     days: int = 7,
     seed: int = 1234,
-    settings: DriftSettings | None = None,
     overwrite: bool = False,
     chunk_rows: int = 1 << 16,
 ) -> DriftingLog:
@@ -254,7 +244,6 @@ def generate_drifting(
         rows: number of rows.
         days: number of days, which the rows cover evenly.
         seed: seed of all random numbers.
-        settings: sizes of the effects.
         overwrite: replace existing files.
         chunk_rows: rows generated at a time; the log does not depend on it.
 
@@ -271,7 +260,7 @@ def generate_drifting(
     writer = LogWriter(path, size, overwrite=overwrite)
     features_path = path.with_name(path.name + ".yaml")
     check_writable(features_path, overwrite=overwrite)
-    truth = DriftingTruth(rows, days, seed, settings or DriftSettings())
+    truth = DriftingTruth(rows, days, seed)
     separator = separator_of(path)
 
     def make(chunk: Words) -> LogChunk:

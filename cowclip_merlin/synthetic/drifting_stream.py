@@ -16,7 +16,6 @@ from cowclip_merlin.synthetic.drifting_log import (
     ITEM_LIFE,
     DriftingLogSize,
     DriftingTruth,
-    DriftSettings,
     features_text,
     values_of_ids,
 )
@@ -56,7 +55,6 @@ class DriftingStream:
         events: number of events.
         days: days of drift that they cover evenly.
         seed: seed of all random numbers.
-        settings: strengths of the effects.
         piece: events in a piece at most; the events do not depend on it.
 
     Attributes:
@@ -77,12 +75,11 @@ class DriftingStream:
         events: int,
         days: int = 7,
         seed: int = 1234,
-        settings: DriftSettings | None = None,
         piece: int = 4096,
     ) -> None:
         StreamSize(rows=events, days=days, seed=seed)  # checks them
         self.events, self._piece = events, piece
-        self._truth = DriftingTruth(events, days, seed, settings or DriftSettings())
+        self._truth = DriftingTruth(events, days, seed)
         upper = int(random_words(seed, _KEYS, 0)) >> 34  # 30 bits: keys stay below 2^62
         self.first_key = upper << 32
 

@@ -17,7 +17,6 @@ from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings
-from cowclip_merlin.synthetic.criteo_log import GroundTruthSettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.id_map import IdMap
@@ -323,15 +322,6 @@ CALLS = {
     DriftingStream: [
         ({"events": 0}, r"events is \d+; "),
         ({"events": 9, "days": 101}, r"days is \d+; "),
-    ],
-    GroundTruthSettings: [
-        ({"crosses": {27: (1, 2)}}, "C27: no such field; .*26"),
-        ({"crosses": {3: (0, 2)}}, "C0: no such field"),
-        ({"exponents": {30: 1.2}}, "C30: no such field"),
-        ({"exponents": {3: 1.2}, "crosses": {3: (1, 2)}}, "C3: .* no exponent"),
-        ({"crosses": {3: ()}}, "C3: .* needs parents"),
-        ({"exponents": {4: 1.0}}, "C4: the exponent is 1; "),
-        ({"crosses": {3: (4, 5), 4: (5, 6)}}, "C4: .* cannot be a parent"),
     ],
     BenchSettings: [
         ({"models": ["fm"]}, "unknown model 'fm'; .* deepfm, dcn"),

@@ -9,14 +9,15 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from cowclip_merlin.synthetic import criteo_log
 from cowclip_merlin.synthetic.criteo_log import (
     CARDINALITIES,
     CRITEO_ROWS,
-    CROSSED,
+    CROSSES,
+    EXPONENTS,
     MISSING_IDS,
     MISSING_INTEGERS,
     GroundTruth,
-    GroundTruthSettings,
     generate,
 )
 
@@ -44,14 +45,14 @@ def test_the_log_looks_like_criteo(tmp_path):
 
 
 def test_frequencies_follow_the_power_law():
-    truth = GroundTruth(1_000_000, 3, GroundTruthSettings(zipf=1.2))
+    truth = GroundTruth(1_000_000, 3)
     ids = truth.ids(np.arange(200_000, dtype=np.uint64))[:, 2]
     count = np.bincount(ids)[1:]
-    # P(rank = k) is the integral of x^-1.2 over [k, k + 1), over that of [1, size + 1).
-    edges = np.array([1.0, 2, 3, 11, 101]) ** -0.2
+    # P(rank = k) is the integral of x^-1.15 over [k, k + 1), over that of [1, size + 1).
+    edges = np.array([1.0, 2, 3, 11, 101]) ** -0.15
     size = truth.sizes[2] + 1.0
     present = 1 - MISSING_IDS[3]
-    expected = present * (edges[:-1] - edges[1:]) / (1 - size**-0.2)
+    expected = present * (edges[:-1] - edges[1:]) / (1 - size**-0.15)
     got = [count[0], count[1], count[2:10].sum(), count[10:100].sum()]
     np.testing.assert_allclose(np.array(got) / ids.size, expected, rtol=0.03)
 
@@ -60,7 +61,7 @@ def test_frequencies_follow_the_power_law():
 def test_any_chunk_size_gives_the_same_log(tmp_path):
     for name, chunk in (("a", 1000), ("b", 77), ("c", 10_000)):
         generate(tmp_path / name, rows=1000, seed=1, chunk_rows=chunk)
-        crossed = {"ground_truth": CROSSED, "chunk_rows": chunk}
+        crossed = {"crossed": True, "chunk_rows": chunk}
         generate(tmp_path / f"crossed {name}", rows=1000, seed=1, **crossed)
     assert len({(tmp_path / f"crossed {name}").read_bytes() for name in "abc"}) == 1
     a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
@@ -73,7 +74,7 @@ def test_any_chunk_size_gives_the_same_log(tmp_path):
 
 def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothing(tmp_path):
     generate(tmp_path / "log", rows=500, seed=6)
-    truth = GroundTruth(500, 6, GroundTruthSettings())
+    truth = GroundTruth(500, 6)
     integers = truth.integers(np.arange(500, dtype=np.uint64))
     lines = (tmp_path / "log").read_text().split("\n")
     assert lines.pop() == "" and len(lines) == 500
@@ -105,10 +106,10 @@ def test_seeds_differ(tmp_path):
     assert (tmp_path / "1").read_bytes() != (tmp_path / "2").read_bytes()
 
 
-@pytest.mark.parametrize("settings", [GroundTruthSettings(), CROSSED])
-def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path, settings):
-    log = generate(tmp_path / "log", rows=5000, seed=4, ground_truth=settings)
-    truth = GroundTruth(5000, 4, settings)
+@pytest.mark.parametrize("crossed", [False, True])
+def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path, crossed):
+    log = generate(tmp_path / "log", rows=5000, seed=4, crossed=crossed)
+    truth = GroundTruth(5000, 4, crossed=crossed)
     rows = np.arange(5000, dtype=np.uint64)
     p = truth.probabilities(truth.ids(rows), truth.integers(rows))
     clicks = read(tmp_path / "log")[0]
@@ -118,9 +119,10 @@ def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path, settings):
     assert abs((clicks - p).mean()) < 4 * np.sqrt((p * (1 - p)).mean() / 5000)
 
 
-def test_second_order_effects_are_between_fields():
-    only_pairs = GroundTruthSettings(first_order_std=0, integer_std=0, pairwise_std=0.7)
-    truth = GroundTruth(100_000, 2, only_pairs)
+def test_second_order_effects_are_between_fields(monkeypatch):
+    for name, value in (("FIRST_ORDER_STD", 0), ("INTEGER_STD", 0), ("PAIRWISE_STD", 0.7)):
+        monkeypatch.setattr(criteo_log, name, value)
+    truth = GroundTruth(100_000, 2)
     rows = np.arange(200, dtype=np.uint64)
     ids = truth.ids(rows)
     p = truth.probabilities(ids, truth.integers(rows))
@@ -131,14 +133,14 @@ def test_second_order_effects_are_between_fields():
         assert logit[row] == pytest.approx(truth.intercept + pairs, abs=1e-5)
 
 
-LONG_TAILS = sorted([*CROSSED.crosses, *CROSSED.exponents])
+LONG_TAILS = sorted([*CROSSES, *EXPONENTS])
 MANY = 1_000_000
 
 
 @pytest.fixture(scope="module")
 def counts():
     """How often each id of a field occurs, by number of the field."""
-    ids = GroundTruth(MANY, 3, CROSSED).ids(np.arange(MANY, dtype=np.uint64))
+    ids = GroundTruth(MANY, 3, crossed=True).ids(np.arange(MANY, dtype=np.uint64))
     columns = (column[column > 0] for column in ids.T)
     return {f: np.unique(column, return_counts=True)[1] for f, column in enumerate(columns, 1)}
 
@@ -163,9 +165,9 @@ def test_the_largest_fields_are_as_large_as_those_of_criteo(counts, number):
 
 
 def test_an_id_is_a_function_of_its_parents(tmp_path):
-    log = generate(tmp_path / "log", rows=20_000, seed=2, ground_truth=CROSSED)
+    log = generate(tmp_path / "log", rows=20_000, seed=2, crossed=True)
     frame = pd.read_csv(tmp_path / "log", sep="\t", header=None, dtype=str, na_filter=False)
-    for child, parents in CROSSED.crosses.items():
+    for child, parents in CROSSES.items():
         assert log.crosses[f"C{child}"] == [f"C{parent}" for parent in parents]
         there = frame[frame[13 + child] != ""]
         assert abs(len(there) / len(frame) - 1 + MISSING_IDS[child]) < 0.01
@@ -180,8 +182,8 @@ def test_an_id_is_a_function_of_its_parents(tmp_path):
 
 def test_other_fields_are_as_without_crosses():
     rows = np.arange(1000, dtype=np.uint64)
-    crossed = GroundTruth(1000, 4, CROSSED).ids(rows)
-    plain = GroundTruth(1000, 4, GroundTruthSettings()).ids(rows)
+    crossed = GroundTruth(1000, 4, crossed=True).ids(rows)
+    plain = GroundTruth(1000, 4).ids(rows)
     same = [f for f in range(26) if (crossed[:, f] == plain[:, f]).all()]
     assert same == [f for f in range(26) if f + 1 not in LONG_TAILS]
 
@@ -190,7 +192,7 @@ def test_other_fields_are_as_without_crosses():
 @pytest.mark.parametrize("number", LONG_TAILS)
 def test_effects_without_a_table_are_those_of_the_table(number):
     f, ids = number - 1, np.array([0, 1, 700, 3, 3])
-    plain, crossed = (GroundTruth(1000, 4, each) for each in (GroundTruthSettings(), CROSSED))
+    plain, crossed = (GroundTruth(1000, 4, crossed=each) for each in (False, True))
     assert f in plain.effects and f not in crossed.effects
     np.testing.assert_array_equal(crossed.effects_of(f, ids), plain.effects[f][ids])
     np.testing.assert_array_equal(crossed.latents_of(f, ids), plain.latent[f][ids])

@@ -23,7 +23,6 @@ from cowclip_merlin.synthetic.drifting_log import (
     MISSING_PRICES,
     START,
     DriftingTruth,
-    DriftSettings,
     generate_drifting,
 )
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
@@ -36,7 +35,7 @@ def log(tmp_path_factory):
     """A log, what is known about it, its table and its truth."""
     path = tmp_path_factory.mktemp("drift") / "log.csv"
     facts = generate_drifting(path, rows=ROWS, days=6, seed=5)
-    return path, facts, pd.read_csv(path), DriftingTruth(ROWS, 6, 5, DriftSettings())
+    return path, facts, pd.read_csv(path), DriftingTruth(ROWS, 6, 5)
 
 
 def truth_of(truth, start=0, stop=ROWS):
