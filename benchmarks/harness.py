@@ -386,15 +386,12 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it printed no error"])[-1]
 
 
-def run_timed(
-    command: Sequence[str], log: Path, *, folder: Path | None = None
-) -> tuple[float, float, float]:
+def run_timed(command: Sequence[str], log: Path) -> tuple[float, float, float]:
     """Measure the seconds, the peak memory in MB and the CPU seconds of one process.
 
     Args:
         command: command of the process.
         log: file for its output.
-        folder: its working directory; None: that of this process.
 
     Raises:
         InputError: if the process failed; the message has its last line.
@@ -403,7 +400,7 @@ def run_timed(
     with log.open("w", encoding="utf-8") as words:
         # In a separate process group, so that only this process receives Ctrl-C.
         process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
+            command, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
         )
         try:
             _, status, usage = os.wait4(process.pid, 0)

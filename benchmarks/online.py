@@ -35,6 +35,8 @@ Thread = TypeVar("Thread", SyncWatch, Prober, Requester)
 
 GOAL = 0.5
 """Seconds above the sync interval within which 95 of 100 probes are to be served."""
+LEAST_PAUSE = 0.6
+"""Seconds between two probes, at least."""
 WARM_UP = 5.0
 """Seconds of events before the first probe."""
 
@@ -118,13 +120,13 @@ def measure_latency(settings: DemoSettings, work: Path) -> JsonObject:
     }
 
 
-def pause_between(sync_every: float, *, least: float = 0.6) -> float:
+def pause_between(sync_every: float) -> float:
     """Return the longest pause between two probes: whole intervals, so that all moments are even.
 
     >>> pause_between(0.2), pause_between(1.0)
     (0.6000000000000001, 1.0)
     """
-    return math.ceil(least / sync_every - 1e-9) * sync_every
+    return math.ceil(LEAST_PAUSE / sync_every - 1e-9) * sync_every
 
 
 def _started(thread: Thread, stack: ExitStack) -> Thread:

@@ -196,10 +196,8 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
     return figure
 
 
-def draw_multipliers(
-    ours: Sequence[Curve], published: Sequence[Curve] = (), *, measure: str = "test AUC, %"
-) -> Figure:
-    """Draw a measure against the multiple of the base batch, ours next to the paper's.
+def draw_multipliers(ours: Sequence[Curve], published: Sequence[Curve] = ()) -> Figure:
+    """Draw the test AUC against the multiple of the base batch, ours next to the paper's.
 
     Each panel has its own scale: on another data set the heights differ, so compare the shapes.
     Bars span the minimum to the maximum of the seeds. Published numbers have a panel of their own.
@@ -223,7 +221,7 @@ def draw_multipliers(
             one.errorbar(curve.x, means, yerr=bars, label=_escape_dollars(curve.label), **look)
         one.set_title(title, fontsize=10)
         _batch_axis(one, [x for curve in curves for x in curve.x], times=True)
-        one.set(xlabel="batch, as a multiple of the base batch", ylabel=_escape_dollars(measure))
+        one.set(xlabel="batch, as a multiple of the base batch", ylabel="test AUC, %")
     several = any(len(curve.runs) > 1 for curve in ours)
     _legend_below(figure, axes, title="bars: minimum to maximum of the seeds" if several else "")
     return figure
