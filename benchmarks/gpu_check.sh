@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU, the most valuable first: the operations without TensorFlow, against
-# NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, an epoch with its AUC, and peers.
+# NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, whole trainings with their AUC, and
+# peers.
 # Then all tests, other models and batches, vocabularies, workers.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
@@ -69,24 +70,18 @@ check() {
     # "--backend cupy", never "auto": it must fail rather than time another backend.
     bench=("$python" -m cowclip_merlin bench --device gpu --clip cowclip)
     deepfm=("${bench[@]}" --backend cupy --update exact --batch-sizes 131072,1024)
-    epoch=("$python" benchmarks/step.py epoch --device gpu --vocabularies 33800000 --rows 41000000
-        --backend cupy --precision bfloat16 --seconds 120)
     peers=(--batches 131072,1024 --rows 2000000 --rounds 2
         --contestants "bare-mlp,cowclip exact,cowclip lazy,keras-adam")
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision float32,bfloat16 \
         --json "$stem-step-33m-ids.json"
     run 3 "${deepfm[@]}" --precision float32,bfloat16 --json "$stem-step.json"
-    # One command per batch size, so that a slow epoch does not cost the other's result.
-    run 4 "${epoch[@]}" --updates exact --batch-sizes 131072 --json "$stem-epoch-131072.json"
-    run 5 "${epoch[@]}" --updates exact --batch-sizes 1024 --json "$stem-epoch-1024.json"
+    run 10 "$python" -m cowclip_merlin.demo --work "$stem-demo"
     run 6 "$python" benchmarks/peers.py --device gpu "${peers[@]}" --json "$stem-peers.json"
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
         --json "$stem-step-33m-ids-jit.json"
     run 30 "$python" -m pytest --hypothesis-profile=full tests/kernels tests/optimizer tests/models \
         tests/test_metrics_on_device.py tests/training/test_on_device.py -rs
     run 10 "$python" tests/smoke.py
-    run 10 "${epoch[@]}" --batch-sizes 131072,1024 --updates lazy,dense \
-        --json "$stem-epoch-lazy-dense.json"
     run 20 "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --backend cupy,tensorflow \
         --batch-sizes 1024,8192,65536,131072 --json "$stem-step-models.json"
     run 20 "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"

@@ -1,7 +1,6 @@
 """A training step: what it takes, and what takes longer than it.
 
     vocabulary   by size of the vocabulary, for every update
-    epoch        over a whole epoch, with what it postpones, and its AUC
     growing      with a growing table, compared with a fixed one
     diagnostics  with diagnostics, compared with none
 
@@ -12,7 +11,6 @@ from harness import Suite
 
 PARTS = {
     "vocabulary": "step_ids:VOCABULARY",
-    "epoch": "step_ids:EPOCH",
     "growing": "steps:GROWING",
     "diagnostics": "steps:DIAGNOSTICS",
 }

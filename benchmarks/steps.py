@@ -99,20 +99,15 @@ class Trained:
         update: str,
         *,
         batch: int = 8192,
-        backend: str = "auto",
-        precision: str = "float32",
         **settings: Any,
     ) -> None:
-        from cowclip_merlin.models.hidden.layers import computing_in
         from cowclip_merlin.optimizer import CowClip
         from cowclip_merlin.training.train_step import make_train_step
 
-        with computing_in(precision):
-            self.model: CTRModel = random_model("deepfm", dict(fields), **settings)
+        self.model: CTRModel = random_model("deepfm", dict(fields), **settings)
         self.optimizer: CowClip = CowClip.of(
             replace(scale("criteo", to=batch), warmup_epochs=0),
             update=update,
-            backend=backend,
             embeddings=["embeddings"],
         )
         self.optimizer.create_state(self.model.trainable_variables)

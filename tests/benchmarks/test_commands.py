@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SUITES = {
     "rows": ("kernels", "tables"),
     "serving": ("load", "triton"),
-    "step": ("vocabulary", "epoch", "growing", "diagnostics"),
+    "step": ("vocabulary", "growing", "diagnostics"),
 }
 SCRIPTS = sorted(
     file.stem for file in BENCHMARKS.glob("*.py") if "\nBENCHMARK = " in file.read_text("utf-8")

@@ -36,9 +36,9 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     assert all(line.startswith("+ no-such-python ") for line in commands)
     assert all("benchmarks/gpu_operations.py --parts" in line for line in commands[:2])
     assert all("--backend cupy --update exact" in line for line in commands[2:4])
-    assert all("step.py epoch" in line and "--backend cupy" in line for line in commands[4:6])
-    assert commands[6].split()[2] == "benchmarks/peers.py"
-    assert "tests/kernels" in commands[8]
+    assert "cowclip_merlin.demo --work" in commands[4]
+    assert commands[5].split()[2] == "benchmarks/peers.py"
+    assert "tests/kernels" in commands[7]
     assert "hugectr" not in out  # that needs HUGECTR_PYTHON
     assert str(results) in commands[-1] and not results.exists()
 
@@ -78,7 +78,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
     """Every option that it gives is one of the command's own, with a value that it takes."""
     from cowclip_merlin.cli import main
 
-    names = ("step epoch", "step vocabulary", "gpu_operations", "workers", "peers")
+    names = ("step vocabulary", "gpu_operations", "workers", "peers")
     # Before anything that they import is replaced.
     benchmarks = {name: benchmark_of(name) for name in names}
     *_, lines = checked
@@ -101,7 +101,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]
         given = [line[len(words) :] for line in lines if line[: len(words)] == words]
-        assert len(given) == {"step epoch": 3, "peers": 2, "gpu_operations": 2}.get(name, 1)
+        assert len(given) == {"peers": 2, "gpu_operations": 2}.get(name, 1)
         for line in given:
             settings = settings_from(benchmark.parser().parse_args(line), benchmark.settings)
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))
