@@ -105,11 +105,15 @@ class Table:
         self._history: tuple[Tensor, Tensor] | None = None
         self._missed = 0  # steps since all rows were up to date
         self._read: list[Tensor] = []  # ids of this backward pass
-        self._ids: list[Tensor] = []  # of the gradient
+        self._ids: tuple[Tensor, ...] = ()  # of the gradient
+        self._next = self._ids  # of the gradient, if this pass is added to it
         self.factors: Array = np.ones(0, np.float32)
         if isinstance(parameter, CaughtUp):  # of an optimizer that nobody uses any more
             parameter.table.release()
-        self._hook = parameter.register_hook(self._keep_ids)
+        self._hooks = (
+            parameter.register_hook(self._before_addition),
+            parameter.register_post_accumulate_grad_hook(self._after_addition),
+        )
         parameter.__class__ = type("CaughtUp", (CaughtUp,), {"table": self})
 
     @property
@@ -122,7 +126,8 @@ class Table:
         """Bring all rows up to date, and let the parameter be a usual one again."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             self.flush()
-            self._hook.remove()
+            for hook in self._hooks:
+                hook.remove()
             if getattr(self.parameter, "table", None) is self:
                 self.parameter.__class__ = nn.Parameter
 
@@ -201,15 +206,18 @@ class Table:
             padding = kwargs.get("padding_idx")
             if padding is not None:
                 ids = ids[ids != padding % len(self._weights)]
-            found.register_hook(lambda _: self._read.append(ids))
+            found.grad_fn.register_hook(lambda *_: self._read.append(ids))
 
-    def _keep_ids(self, gradient: Tensor) -> None:
+    def _before_addition(self, _: Tensor) -> None:
         """Add the ids of a backward pass to those of the gradient, or begin anew."""
         known = self.parameter.grad
-        if known is None or (known.is_sparse and known._nnz() == 0):
-            self._ids.clear()
-        self._ids += self._read
+        anew = known is None or (known.is_sparse and known._nnz() == 0)
+        self._next = (*(() if anew else self._ids), *self._read)
         self._read.clear()
+
+    def _after_addition(self, _: Tensor) -> None:
+        """Keep them: `torch.autograd.grad` adds nothing, and does not come here."""
+        self._ids = self._next
 
     def sum(self, gradient: Tensor) -> Sums:
         """Sum the gradients of equal ids; nothing changes.

@@ -133,6 +133,26 @@ def test_counts_begin_anew_with_the_gradient(torch, cowclip, model_of, set_to_no
     )
 
 
+def test_gradients_that_are_kept_nowhere_do_not_count(torch, cowclip, model_of):
+    model = model_of(rows=6)
+    optimizer = cowclip(model, 1e-2, l2=0.0, zeta=1.0, r=0.0)
+    table, ids = model[0], torch.tensor([1, 3, 3])
+
+    def look_up():
+        found = table(ids)
+        return found, 1e3 * found.sum()
+
+    for _ in range(2):
+        found, loss = look_up()
+        torch.autograd.grad(loss, found)
+        torch.autograd.grad(look_up()[1], table.weight)
+        look_up()[1].backward()
+    torch.autograd.grad(look_up()[1], table.weight)
+    optimizer.step()
+    counts = clipped_counts(optimizer, table).tolist()
+    assert counts == pytest.approx([0, 2, 0, 4, 0, 0], abs=1e-5)
+
+
 def test_rows_at_a_padding_index_stay(torch, cowclip):
     layer = torch.nn.Embedding(5, DIM, padding_idx=0, sparse=True)
     optimizer = cowclip(layer, 0.1, l2=0.0)
