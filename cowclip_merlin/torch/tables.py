@@ -275,10 +275,7 @@ class Table:
         """Return starts [u + 1] whose differences are the counts of the gradient's ids."""
         none = torch.empty(0, dtype=torch.int64, device=gradient.device)
         ids = torch.cat([none, *self._ids])  # they stay as long as the gradient does
-        if processes() > 1:
-            every: list[Tensor | None] = [None] * processes()
-            distributed.all_gather_object(every, ids.cpu())
-            ids = torch.cat(every).to(gradient.device)
+        ids = of_all_processes(ids)
         if len(ids) == gradient._nnz():  # an entry for each occurrence
             return groups.starts
         counted = self._kernels.group_rows(self._array(ids))
@@ -315,11 +312,19 @@ class Table:
         return cuda.ExternalStream(stream.cuda_stream, self._weights.device.index)
 
 
-def processes() -> int:
-    """Return how many processes train together by `torch.distributed`."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
-    return 1
+def of_all_processes(ids: Tensor) -> Tensor:
+    """Return the ids [n] of all processes that train together by `torch.distributed`."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return ids
+    where = "cpu" if distributed.get_backend() == "gloo" else ids.device
+    count = torch.tensor(len(ids), device=where)
+    counts = [torch.empty_like(count) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(counts, count)
+    mine = torch.zeros(int(max(counts)), dtype=torch.int64, device=where)
+    mine[: len(ids)] = ids
+    every = [torch.empty_like(mine) for _ in counts]
+    distributed.all_gather(every, mine)
+    return torch.cat([x[:n] for x, n in zip(every, counts)]).to(ids.device)
 
 
 def tables_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
