@@ -100,7 +100,8 @@ class Table:
             kind = f"{str(parameter.dtype).removeprefix('torch.')} {list(parameter.shape)}"
             raise InputError(f"{name}: tables must be float32 [rows, d], not {kind}")
         self.name, self.parameter, self.update = name, parameter, update
-        self._settings, self._kernels = settings, self._load_kernels()
+        self._settings = settings
+        self._kernels = self._load_kernels()
         self._last: Tensor | None = None
         self._history: tuple[Tensor, Tensor] | None = None
         self._missed = 0  # steps since all rows were up to date
