@@ -30,9 +30,10 @@ class CowClip(torch.optim.Optimizer):
     Tables are the weights of `nn.Embedding` and `nn.EmbeddingBag` with `sparse=True`. One step
     sums the gradients of equal ids, counts them, and adds L2. Then it clips the gradient of each
     row to norm `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and makes a step of Adam (Zheng et
-    al., arXiv 2204.06240, Algorithm 1). With `update="exact"` and `clip="none"`, weights are those
-    of `torch.optim.Adam(tables, lr, weight_decay=2 * l2)` but for rounding: a row gets the steps
-    that it has missed before any function of PyTorch reads it.
+    al., arXiv 2204.06240, Algorithm 1). Tables of dimension 1, the first-order weights, get L2 but
+    no clip. With `update="exact"` and `clip="none"`, weights are those of `torch.optim.Adam(tables,
+    lr, weight_decay=2 * l2)` but for rounding: a row gets the steps that it has missed before any
+    function of PyTorch reads it.
 
     The first parameter group has the tables, the second one the other weights, so that schedulers
     change both rates. A state is that of `torch.optim.Adam`. Betas, eps and l2 stay as they are.

@@ -100,6 +100,8 @@ class Table:
             kind = f"{str(parameter.dtype).removeprefix('torch.')} {list(parameter.shape)}"
             raise InputError(f"{name}: tables must be float32 [rows, d], not {kind}")
         self.name, self.parameter, self.update = name, parameter, update
+        if parameter.shape[1] == 1:  # first-order weights
+            settings = replace(settings, clip="none")
         self._settings = settings
         self._kernels = self._load_kernels()
         self._last: Tensor | None = None
