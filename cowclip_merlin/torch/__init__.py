@@ -23,6 +23,10 @@ that was taken before a step does not. Under `DistributedDataParallel` ids are c
 batches of all processes.
 """  # noqa: E501
 
-from cowclip_merlin.torch.optimizer import CowClip
+from cowclip_merlin import kernels
+
+kernels.load("numba")  # before PyTorch, so that its threads do not spin while they wait either
+
+from cowclip_merlin.torch.optimizer import CowClip  # noqa: E402
 
 __all__ = ["CowClip"]
