@@ -69,8 +69,9 @@ flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 1
 	@requirements/make_venv.sh flink $(FLINK_VENV)
 	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joining/test_flink.py $(PYTEST_ARGS)
 
-torch-check: ## test the optimizer for PyTorch on Python 3.13 and NumPy 2 (6 GB, some minutes)
+torch-check: venv ## test the optimizer for PyTorch on Python 3.13 and NumPy 2 (6 GB, some minutes)
 	@requirements/make_venv.sh torch $(TORCH_VENV)
+	@TORCH_PYTHON=$(TORCH_VENV)/bin/python $(PYTHON) -m pytest tests/examples/test_torch_deepfm.py $(PYTEST_ARGS)
 	@$(TORCH_VENV)/bin/python -m pytest tests/pytorch $(PYTEST_ARGS)
 	@$(TORCH_VENV)/bin/python -m pytest --doctest-modules -o addopts=--import-mode=importlib cowclip_merlin/torch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, StackError
 from cowclip_merlin.loading.column_arrays import ColumnArrays, ColumnIds, vector_places
 from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.targets import Target, only_clicks
@@ -234,7 +234,13 @@ def checked_blocks(
 
 def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
     """Read the files of a split in chunks of rows, with PyArrow."""
-    import pyarrow.parquet as pq
+    try:
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise StackError(
+            f"{data.path}: its rows are in parquet files; pip install pyarrow, or let cowclip "
+            "train read the folder first, which leaves them as arrays of NumPy"
+        ) from error
 
     for file in data.files(split):
         data.verify(file)
