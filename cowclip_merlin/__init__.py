@@ -10,10 +10,11 @@ Importing this package is cheap: the first name that needs TensorFlow, cuDF or C
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.compat import prepare_merlin_on_import, request_keras_2
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 from cowclip_merlin.types import KerasModel
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.optimizer import CowClip, RowWiseAdagrad
     from cowclip_merlin.training.scoring.scorer import score
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PRESETS",
@@ -76,6 +77,16 @@ _LAZY_MODULES = (
     "workflows",
 )
 
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("CowClip", "RowWiseAdagrad"), ("tensorflow",)),
+    **dict.fromkeys(
+        ("diagnostics", "load_model", "models", "score", "training", "triton"),
+        ("merlin", "tensorflow"),
+    ),
+    "workflows": ("merlin",),
+}
+"""Packages of others without which a name is of no use."""
+
 # TensorFlow chooses its version of Keras when it is imported.
 request_keras_2()
 # Merlin 23.12 uses names that newer versions of TensorFlow and Keras have moved.
@@ -92,12 +103,14 @@ def load_model(path: str) -> KerasModel:
     """
     from cowclip_merlin import compat
 
+    require(*_NEEDED["load_model"], by="cc.load_model")
     for module in ("models", "optimizer"):  # importing them registers their classes with Keras
         importlib.import_module(f"{__name__}.{module}")
     return compat.tensorflow().keras.models.load_model(str(compat.literal_path(path)))
 
 
 def __getattr__(name: str) -> Any:
+    require(*_NEEDED.get(name, ()), by=f"cc.{name}")
     if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:

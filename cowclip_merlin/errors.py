@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 _PATHS = (
@@ -33,6 +34,28 @@ MALFORMED = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeErro
 
 _TENSOR = re.compile(r"allocating tensor with (shape\[[\d,]*\])")
 """What matters in TensorFlow's messages of several lines."""
+
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "tensorflow": ("tensorflow", "tf_keras"),
+    "cpu": (
+        *("merlin", "nvtabular", "dask", "distributed", "dask_cuda", "tensorflow_metadata"),
+        *("pandas", "pyarrow", "yaml", "jinja2", "matplotlib", "tensorboard", "tqdm", "psutil"),
+    ),
+    "gpu": ("cupy",),
+    "online": (
+        *("redis", "confluent_kafka"),
+        *("fastapi", "uvicorn", "uvloop", "prometheus_client"),
+    ),
+    "tune": ("optuna",),
+    "torch": ("torch",),
+    "keras3": ("keras",),
+    "flink": ("pyflink",),
+}
+"""Extra of pyproject.toml -> modules for which errors name it."""
+
+_OF_OLDER_PYTHON = ("cpu", "gpu")
+"""Extras that merlin-core, which needs pandas 1.5, keeps from Python 3.12."""
 
 
 ERROR = "cowclip: error: "
@@ -89,8 +112,8 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
 
     >>> error_message(FileExistsError(17, "File exists", "work"))
     'work: File exists; check the path and its permissions'
-    >>> error_message(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
-    "tensorflow is not installed; install this package as '.[cpu]' or '.[gpu]'"
+    >>> error_message(ModuleNotFoundError("No module named 'redis'", name="redis"))
+    "redis is not installed: pip install 'cowclip-merlin[online]'"
     """
     if isinstance(error, InputError | Unavailable):
         return str(error)
@@ -100,7 +123,7 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
         words = f"no room for {tensor[1]}" if tensor else f"{error!s:.80}"
         return f"not enough memory ({words}); use a smaller batch or `mlp`, fewer ids or fewer rows"
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
-        return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
+        return str(not_installed(error.name or str(error)))
     return _path_error_message(error, target) if isinstance(error, OSError) else None
 
 
@@ -174,26 +197,37 @@ def _full_path(filename: str | bytes | int | None, target: str | None) -> str:
     return str(filename)
 
 
-def missing_online_package(error: ModuleNotFoundError) -> InputError:
-    """Return the error for a package of the extra `online`.
-
-    >>> str(missing_online_package(ModuleNotFoundError("no x", name="x")))
-    "the package x is missing: pip install 'cowclip-merlin[online]'"
-    """
-    return missing_package(str(error.name), "cowclip-merlin[online]")
-
-
-def missing_package(name: str, install: str, needs: str = "") -> InputError:
-    """Return the error for a package that is missing.
+def require(*modules: str, by: str) -> None:
+    """Check that modules of other packages can be imported; import none.
 
     Args:
-        name: of the package.
-        install: what pip installs to have it.
-        needs: what needs it, before the package.
+        modules: names of top-level modules.
+        by: what needs them.
 
-    >>> str(missing_package("s3fs", "s3fs", "s3://bucket/a needs "))
-    's3://bucket/a needs the package s3fs, which is missing: pip install s3fs'
+    Raises:
+        StackError: if one is not installed; names what to install.
+
+    >>> require("numpy", by="cc.roc_auc")
     """
-    install = f"'{install}'" if "[" in install else install
-    words = ", which is missing" if needs else " is missing"
-    return InputError(f"{needs}the package {name}{words}: pip install {install}")
+    for module in modules:
+        if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
+            raise not_installed(module, by=by)
+
+
+def not_installed(module: str, *, by: str = "") -> StackError:
+    """Return the error for a missing module of another package; names the extra that has it.
+
+    Args:
+        module: such as "redis", or one within it.
+        by: what needs it.
+
+    >>> str(not_installed("s3fs", by="s3://bucket/a"))
+    's3://bucket/a needs s3fs, which is not installed: pip install s3fs'
+    """
+    name = module.partition(".")[0]
+    extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
+    install = f"pip install 'cowclip-merlin[{extra}]'" if extra else f"pip install {name}"
+    if extra in _OF_OLDER_PYTHON and sys.version_info >= (3, 12):
+        install += " with Python 3.10 or 3.11"
+    needed = f"{by} needs {name}, which is not installed" if by else f"{name} is not installed"
+    return StackError(f"{needed}: {install}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from cowclip_merlin.errors import InputError, missing_package
+from cowclip_merlin.errors import InputError, not_installed
 from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def reaching(address: str) -> Iterator[None]:
         package = _PACKAGES.get(_ADDRESS.match(address)[1].lower())
         if package is None:
             raise InputError(f"{address}: {error}") from None
-        raise missing_package(package, package, f"{address} needs ") from None
+        raise not_installed(package, by=address) from None
     except FileNotFoundError as error:
         what = "no such bucket" if "bucket" in str(error) else "no such file"
         raise InputError(f"{address}: {what}; check the address") from None

@@ -92,6 +92,7 @@ def _line(head: str, cells: list[str]) -> str:
 
 SCALE = Command(
     help="print the hyper-parameters of every scaling rule side by side",
+    needs=(),
     settings=ScaleOptions,
     run=run_scale,
     examples="""examples:

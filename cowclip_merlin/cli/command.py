@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.settings import add_options, option, settings_from
 
 
@@ -57,12 +57,14 @@ class Command:
         run: does it, with settings of that class, or with the parsed arguments; it may return an
             exit code.
         examples: the end of the help.
+        needs: modules of other packages without which it does nothing, not even in part.
     """
 
     help: str
     settings: type | Callable[[Any], None]
     run: Callable[[Any], int | None]
     examples: str | None = None
+    needs: tuple[str, ...] = ("merlin", "tensorflow")
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options to the command's parser."""
@@ -72,7 +74,12 @@ class Command:
             self.settings(parser)
 
     def __call__(self, args: argparse.Namespace) -> int | None:
-        """Run the command, and return its exit code."""
+        """Run the command, and return its exit code.
+
+        Raises:
+            StackError: if a package that it needs is not installed.
+        """
+        require(*self.needs, by="this command")
         if isinstance(self.settings, type):
             return self.run(settings_from(args, self.settings))
         return self.run(args)

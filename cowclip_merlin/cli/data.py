@@ -73,6 +73,7 @@ def _generate_drifting(given: GenerateOptions) -> None:
 
 GENERATE = Command(
     help="write a raw log whose best possible AUC is known: in Criteo's format, or one that drifts",
+    needs=("pyarrow",),
     settings=GenerateOptions,
     run=run_generate,
     examples="""examples:
@@ -103,6 +104,7 @@ def run_prepare(args: argparse.Namespace) -> None:
 
 PREPARE = Command(
     help="turn a raw click log into a prepared folder",
+    needs=("merlin",),
     settings=add_prepare_options,
     run=run_prepare,
     examples="""examples:

@@ -278,6 +278,7 @@ def run_report(given: ReportOptions) -> None:
 
 REPORT = Command(
     help="make one self-contained HTML page from the results of experiments",
+    needs=("pandas",),
     settings=ReportOptions,
     run=run_report,
     examples="""examples:

@@ -390,6 +390,7 @@ def _bins_of_served_epoch(folder: Path, config: RunConfig, bins: Bins) -> Bins:
 
 INSPECT = Command(
     help="show what the clip did in a run, as text and figures",
+    needs=("pandas",),
     settings=InspectOptions,
     run=run_inspect,
     examples="""examples:

@@ -137,5 +137,5 @@ TUNE = Command(
 All trials have one batch size. The searched rates hold at the base batch size, and the
 rule scales them. A rate or clip that you give is kept and not searched. No test row is read. Of
 several labels, the first one decides.
-Needs Optuna: pip install "cowclip-merlin[tune]".""",
+Needs Optuna: pip install 'cowclip-merlin[tune]'.""",
 )

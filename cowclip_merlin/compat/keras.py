@@ -21,7 +21,7 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import Any
 
-from cowclip_merlin.errors import InputError, StackError
+from cowclip_merlin.errors import InputError, StackError, require
 from cowclip_merlin.types import (
     JsonObject,
     KerasModel,
@@ -182,9 +182,10 @@ def tensorflow() -> ModuleType:
     """TensorFlow with Keras 2.
 
     Raises:
-        StackError: if TensorFlow >= 2.16 uses Keras 3, or the tf-keras package is missing.
+        StackError: if TensorFlow or tf-keras is missing, or TensorFlow >= 2.16 uses Keras 3.
     """
     request_keras_2()
+    require("tensorflow", by=__name__.partition(".")[0])
     with _held_back_chatter():
         tf = importlib.import_module("tensorflow")
         tf.config.list_physical_devices()  # search for CUDA now, not in the middle of a run

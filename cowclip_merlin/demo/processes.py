@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.processes import start, wait_or_kill
@@ -62,6 +60,8 @@ class Process:
         """Memory that it has now; 0 if it does not run."""
         if not self.is_running:
             return 0.0
+        import psutil
+
         with contextlib.suppress(psutil.Error):  # it may end at any moment
             return resident_megabytes(self._popen.pid)
         return 0.0

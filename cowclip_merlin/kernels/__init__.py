@@ -32,7 +32,7 @@ import numpy as np  # noqa: F401  (for the example above)
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import RowSettings
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import not_installed
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, UniqueRows
 
@@ -66,4 +66,4 @@ def load(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"cowclip_merlin.kernels.{name}")
     except ImportError as error:
-        raise InputError(f"the {name} kernels need {error.name}: pip install it") from error
+        raise not_installed(str(error.name), by=f"kernels.load({name!r})") from error

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from cowclip_merlin.errors import InputError, missing_online_package
+from cowclip_merlin.errors import InputError, not_installed
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system import records
 from cowclip_merlin.system.processes import cannot_listen, check_host, is_own_host
@@ -217,7 +217,7 @@ def _server(
 
         metrics = make_wsgi_app(registry_of(collect))
     except ModuleNotFoundError as error:
-        raise missing_online_package(error) from None
+        raise not_installed(str(error.name)) from None
 
     def answer(request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if not is_own_host(request.get("HTTP_HOST", ""), names):

@@ -1,8 +1,7 @@
 """CowClip for PyTorch: one optimizer for a model with `nn.Embedding(..., sparse=True)`.
 
-It needs PyTorch, NumPy (also 2.x) and numba, and neither TensorFlow nor Merlin. Beside these:
-`pip install --no-deps --ignore-requires-python .`. It is tested on Python 3.13 with NumPy 2.5 and
-PyTorch 2.14 (`make torch-check`), on a CPU; CuPy's kernels only emulated:
+It needs neither TensorFlow nor Merlin: `pip install ".[torch]"`. It is tested on Python 3.13 with
+NumPy 2.5 and PyTorch 2.14 (`make current-check`), on a CPU; CuPy's kernels only emulated:
 
     from cowclip_merlin.torch import CowClip
 
@@ -24,7 +23,9 @@ batches of all processes.
 """  # noqa: E501
 
 from cowclip_merlin import kernels
+from cowclip_merlin.errors import require
 
+require("torch", by=__name__)
 kernels.load("numba")  # before PyTorch, so that its threads do not spin while they wait either
 
 from cowclip_merlin.torch.optimizer import CowClip  # noqa: E402

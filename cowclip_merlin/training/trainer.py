@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
@@ -58,6 +57,8 @@ from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
     import logging
+
+    from tqdm import tqdm
 
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
@@ -304,6 +305,8 @@ class Trainer:
             self._step(batch)
 
     def _progress_bar(self, epoch: int, first: int) -> tqdm:
+        from tqdm import tqdm
+
         return tqdm(
             total=self.steps,
             initial=first,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.errors import MALFORMED, Diverged, InputError, StackError
+from cowclip_merlin.errors import MALFORMED, Diverged, InputError, not_installed
 from cowclip_merlin.experiments.session import quiet_training
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run import run_training
@@ -45,9 +45,7 @@ def optuna() -> ModuleType:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise StackError(
-            f'{error.name} is not installed; pip install "cowclip-merlin[tune]"'
-        ) from None
+        raise not_installed(str(error.name)) from None
     return optuna
 
 

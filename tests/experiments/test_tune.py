@@ -248,7 +248,7 @@ def test_a_search_is_not_replaced_and_not_mixed(search, trained, folder, tmp_pat
 def test_without_optuna_one_line_says_what_to_install(search, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "optuna", None)
     error = refused(capsys, search("--trials", "1"))
-    assert 'optuna is not installed; pip install "cowclip-merlin[tune]"' in error
+    assert "optuna is not installed: pip install 'cowclip-merlin[tune]'" in error
     assert not (tmp_path / "tuned").exists()
 
 

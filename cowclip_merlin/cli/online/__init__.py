@@ -31,6 +31,7 @@ def run_online(args: argparse.Namespace) -> int | None:
 
 ONLINE = Command(
     help="train on an event log or stream with growing embedding tables, and serve the model",
+    needs=(),
     settings=add_online_commands,
     run=run_online,
     examples="""examples:

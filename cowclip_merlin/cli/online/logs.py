@@ -171,6 +171,7 @@ def _produced_words(produced: Produced, *, paired: bool) -> str:
 
 PRODUCE = Command(
     help="play a log, or a generated stream, as messages of events",
+    needs=("pyarrow",),
     settings=add_produce_options,
     run=run_produce,
     examples="""examples:
@@ -262,6 +263,7 @@ def _run_on_flink(
 
 JOIN = Command(
     help="make training examples from a log of impressions and a log of clicks",
+    needs=("yaml",),
     settings=add_join_options,
     run=run_join,
     examples="""examples:

@@ -19,7 +19,7 @@ from cowclip_merlin.cli.options import (
     online_settings_from_args,
 )
 from cowclip_merlin.demo.pipeline import OWN, OWN_KAFKA_RATE, DemoSettings
-from cowclip_merlin.errors import InputError, missing_online_package
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.online.logs.open_log import LOG_FORMS
 from cowclip_merlin.online.report import MonitoringSettings
@@ -150,10 +150,8 @@ def run_serve(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[lines])
     for name in ("uvicorn.error", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    try:
-        from cowclip_merlin.serving.live.process import serve
-    except ModuleNotFoundError as error:
-        raise missing_online_package(error) from None
+    from cowclip_merlin.serving.live.process import serve
+
     serve(
         args.log,
         run=args.run_folder,
@@ -231,6 +229,7 @@ def run_rollback(given: RollbackOptions) -> None:
 
 ROLLBACK = Command(
     help="list the snapshots of a stopped training, or go back to one",
+    needs=("yaml",),
     settings=RollbackOptions,
     run=run_rollback,
     examples="""examples:

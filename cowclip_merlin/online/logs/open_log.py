@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, not_installed
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.system.processes import check_host
@@ -50,9 +50,7 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
 
         return RedisLog(url, create=create)
     except ImportError as error:
-        raise InputError(
-            f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
-        ) from None
+        raise not_installed(str(error.name), by=f"{scheme}://") from None
 
 
 def log_identity(url: str) -> str:
