@@ -1,9 +1,9 @@
 # Needs only Python 3.11, 3.10 or 3.12: every target makes its own environment.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
+CURRENT_VENV ?= .venv-current
 DOCS_VENV ?= .venv-docs
 FLINK_VENV ?= .venv-flink
-TORCH_VENV ?= .venv-torch
 TRITON_VENV ?= .venv-triton
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
@@ -14,11 +14,15 @@ PARALLEL := -n auto --dist worksteal
 # What `make test` runs: the markers are described in pyproject.toml.
 QUICK := quick or not (system or thorough or gpu)
 FULL := --hypothesis-profile=full
+# What needs neither Keras 2 nor Merlin. Each front end has a process of its own: PyTorch's compiler
+# crashes in one that has loaded TensorFlow.
+CORE := $(addprefix tests/kernels/test_,compiled.py cupy.py kernels.py replays.py) \
+	$(addprefix tests/test_,batch.py metrics.py scaling.py)
 # These run in separate environments, with packages that are not in $(VENV).
 FOREIGN := $(foreach name,on_keras fuxictr hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
-        flink-check torch-check triton-check docs linkcheck lock clean
+        current-check flink-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -65,15 +69,17 @@ mutants: venv ## run N mutants of tests/mutants/mutants.csv again: are those kil
 gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
 
+current-check: ## test core, PyTorch and Keras 3 on Python 3.13 and NumPy 2 (7 GB, some minutes)
+	@requirements/make_venv.sh current $(CURRENT_VENV)
+	@set -e; for each in "$(CORE)" $(wildcard tests/pytorch tests/keras3); do \
+		$(CURRENT_VENV)/bin/pytest $$each $(PYTEST_ARGS); done
+	@set -e; for each in scaling metrics.auc $(notdir $(wildcard cowclip_merlin/torch cowclip_merlin/keras3)); do \
+		$(CURRENT_VENV)/bin/pytest --doctest-modules -o addopts=--import-mode=importlib \
+			--pyargs cowclip_merlin.$$each; done
+
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
 	@requirements/make_venv.sh flink $(FLINK_VENV)
 	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joining/test_flink.py $(PYTEST_ARGS)
-
-torch-check: venv ## test the optimizer for PyTorch on Python 3.13 and NumPy 2 (6 GB, some minutes)
-	@requirements/make_venv.sh torch $(TORCH_VENV)
-	@TORCH_PYTHON=$(TORCH_VENV)/bin/python $(PYTHON) -m pytest tests/examples/test_torch_deepfm.py $(PYTEST_ARGS)
-	@$(TORCH_VENV)/bin/python -m pytest tests/pytorch $(PYTEST_ARGS)
-	@$(TORCH_VENV)/bin/python -m pytest --doctest-modules -o addopts=--import-mode=importlib cowclip_merlin/torch
 
 triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
 	@requirements/make_venv.sh triton $(TRITON_VENV)

@@ -28,7 +28,8 @@ for version in 3.10 3.11 3.12 3.13; do
         continue
     fi
     if [ "$version" = 3.13 ]; then
-        lock torch "$version" "$python" "PyTorch for its optimizer, Python $version and NumPy 2"
+        lock current "$version" "$python" \
+            "PyTorch, Keras 3 and the core beside NumPy 2, Python $version"
         continue
     fi
     lock docs "$version" "$python" "Tools that build the site, Python $version" ""

@@ -4,13 +4,13 @@
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
 # LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), flink
-# (Apache Flink, without the stack), torch (PyTorch and NumPy 2, without the stack), or triton
-# (NVIDIA Triton and TensorFlow, without this project).
+# (Apache Flink, without the stack), current (PyTorch, Keras 3 and NumPy 2, without the stack), or
+# triton (NVIDIA Triton and TensorFlow, without this project).
 # PYTHON_VERSION: such as 3.10, or several, "3.11 3.10": the first one that runs, as by default.
 # A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: $0 default|ngc|rapids|docs|flink|torch|triton DIR [PYTHON_VERSION]" >&2
+    echo "usage: $0 default|ngc|rapids|docs|flink|current|triton DIR [PYTHON_VERSION]" >&2
     exit 2
 fi
 line=$1 dir=$2 wanted=${3:-}
@@ -23,9 +23,9 @@ case $line in
     rapids) versions="3.12 3.11" size="2 GB, one or two minutes" ;;
     docs) versions="3.11 3.12 3.10" size="100 MB, some seconds" ;;
     flink) versions="3.11" size="900 MB, one or two minutes" ;;
-    torch) versions="3.13" size="6 GB, some minutes" ;;
+    current) versions="3.13" size="7 GB, some minutes" ;;
     triton) versions="3.11" size="2 GB, one or two minutes" ;;
-    *) echo "unknown line '$line': choose default, ngc, rapids, docs, flink, torch or triton" >&2; exit 2 ;;
+    *) echo "unknown line '$line': choose default, ngc, rapids, docs, flink, current or triton" >&2; exit 2 ;;
 esac
 versions=${wanted:-$versions}
 
@@ -99,10 +99,8 @@ install() { # compiled below, on all cores
 install "setuptools<81" wheel
 install --no-deps -r "$file"
 if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
-# Models in Triton run without this project. Of Python 3.12, pyproject.toml refuses only what pip
-# would resolve.
-if [ "$line" != triton ]; then
-    install --no-deps --no-build-isolation --ignore-requires-python -e "$root"
+if [ "$line" != triton ]; then # models in Triton run without this project
+    install --no-deps --no-build-isolation -e "$root"
 fi
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, each process would compile TensorFlow anew:
 # 19 s instead of 5 to import it. Templates of packages that are no valid Python are passed over.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
+
+from cowclip_merlin.errors import EXTRAS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,7 +21,7 @@ else:
 ROOT = Path(__file__).parents[2]
 EVERY = sorted(ROOT.glob("requirements/*-py3*.txt"))
 TRITON = ROOT / "requirements/triton-py311.txt"  # no extra: it needs protobuf < 7
-TOOLS = [p for p in EVERY if p.name.startswith(("docs-", "flink-", "torch-"))]
+TOOLS = [p for p in EVERY if p.name.startswith(("docs-", "flink-", "current-"))]
 LINES = [p for p in EVERY if p not in (*TOOLS, TRITON)]
 
 
@@ -182,6 +183,22 @@ OF_LINES = {
 }  # fmt: skip
 
 
+NAME = "cowclip-merlin"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirements(*extras):
+    """What pyproject.toml asks for, by the extras that these name in turn; "": the core."""
+    found = []
+    for extra in extras:
+        of_extra = PROJECT["optional-dependencies"].get(extra, PROJECT["dependencies"])
+        for requirement in map(Requirement, of_extra):
+            found += [requirement]
+            if requirement.name == NAME:
+                found += requirements(*requirement.extras)
+    return found
+
+
 @pytest.mark.parametrize("path", LINES, ids=lambda p: p.name)
 def test_pins_are_exact_and_agree_with_the_line(path):
     versions = {k.lower().replace("_", "-"): v for k, v in pins(path).items()}
@@ -198,13 +215,11 @@ def test_pins_are_exact_and_agree_with_the_line(path):
 
 @pytest.mark.parametrize("path", LINES, ids=lambda p: p.name)
 def test_pins_meet_what_pyproject_asks_for(path):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     gpu, line = "gpu" in path.name, path.name.partition("-")[0]
-    extras = project["optional-dependencies"]
-    asked = project["dependencies"] + extras["gpu" if gpu else "cpu"] + extras["tune"]
+    extras = ("gpu" if gpu else "cpu", "tune")
     if line != "ngc" and not gpu:  # their images have none of it
-        asked += extras["online"]
-    wanted = [Requirement(r) for r in asked]
+        extras += ("online",)
+    wanted = [r for r in requirements("", *extras) if r.name != NAME]
     versions = {k.lower().replace("_", "-"): v for k, v in pins(path).items()}
     if line == "rapids":
         versions |= pins(ROOT / "requirements/rapids-merlin.txt")
@@ -219,30 +234,53 @@ def test_pins_meet_what_pyproject_asks_for(path):
             assert versions[requirement.name] in requirement.specifier, requirement
 
 
-def test_pip_fetches_nothing_for_a_python_without_pandas_1_5():
-    """Older versions of pip ask for the dependencies first, and read requires-python after them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    wanted = [Requirement(r) for r in project["dependencies"] + extras["cpu"] + extras["gpu"]]
-    for minor in ("3.12", "3.13"):
-        assert minor not in SpecifierSet(project["requires-python"])
-        assert not [r for r in wanted if r.marker.evaluate({"python_version": minor})]
-    for minor in ("3.10", "3.11"):
-        assert minor in SpecifierSet(project["requires-python"])
-        assert all(r.marker.evaluate({"python_version": minor}) for r in wanted)
-    # With the RAPIDS pins, Python 3.12 works: these install the project without its dependencies.
-    for name in ("requirements/make_venv.sh", "containers/Dockerfile.cuda12"):
-        assert "--no-build-isolation --ignore-requires-python" in (ROOT / name).read_text()
+def test_pip_ends_at_once_for_a_python_without_pandas_1_5():
+    """Before it fetches what is large: the first requirement is a version that does not exist."""
+    refusal, *_ = requirements("merlin")
+    assert refusal.name == NAME and "==0+extra.needs.python.3.10.or.3.11" in str(refusal)
+    beside = [Requirement(r) for r in PROJECT["optional-dependencies"]["gpu"]][1:]
+    for minor in ("3.10", "3.11", "3.12", "3.13", "3.14"):
+        assert refusal.marker.evaluate({"python_version": minor}) == (minor >= "3.12")
+        for large in beside:
+            assert large.marker.evaluate({"python_version": minor}) == (minor < "3.12")
+
+
+def test_the_core_needs_numpy_and_numba():
+    assert {r.name for r in requirements("")} == {"numpy", "numba"}
+    (numpy,) = [r.specifier for r in requirements("") if r.name == "numpy"]
+    assert all(v in numpy for v in ("1.23.0", "2.5.5")) and "1.22.4" not in numpy
+
+
+def test_errors_name_extras_that_exist():
+    assert set(EXTRAS) <= set(PROJECT["optional-dependencies"])
+    distributions = {  # -> what is imported, where the names differ
+        "merlin-models": "merlin", "merlin-core": "merlin", "merlin-dataloader": "merlin",
+        "pyyaml": "yaml", "apache-flink": "pyflink", "cupy-cuda12x": "cupy",
+    }  # fmt: skip
+    known = {module for modules in EXTRAS.values() for module in modules}
+    for extra, modules in EXTRAS.items():
+        asked = {r.name for r in requirements(extra)} - {NAME, "numpy"}
+        names = {distributions.get(name, name.replace("-", "_")) for name in asked}
+        assert set(modules) <= names <= known, extra
+
+
+@pytest.mark.quick
+@pytest.mark.system
+def test_what_the_core_alone_says():
+    """`.ci/run` does the same where only the core is installed."""
+    script = ROOT / "tests/packaging/core_alone.py"
+    done = subprocess.run([sys.executable, str(script), "--hide"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "cowclip_merlin.torch needs torch, which is not installed: pip install" in done.stdout
 
 
 @pytest.mark.parametrize("path", TOOLS, ids=lambda p: p.name)
 def test_pins_without_the_stack_meet_what_pyproject_asks_for(path):
-    extra = path.name.partition("-")[0]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    line = path.name.partition("-")[0]
     versions = {k.lower(): v for k, v in pins(path).items()}
-    for requirement in map(Requirement, extras["optional-dependencies"][extra]):
+    for requirement in requirements(*{"current": ("", "torch", "keras3")}.get(line, (line,))):
         assert versions[requirement.name] in requirement.specifier, requirement
-    assert "://" not in path.read_text() and "tensorflow" not in versions
+    assert "://" not in path.read_text() and "tf-keras" not in versions
 
 
 def test_pins_of_triton_are_what_it_asks_for():
@@ -259,7 +297,7 @@ def test_there_are_pins_for_every_promised_stack():
         "docs-py310.txt", "docs-py311.txt", "docs-py312.txt",
         "default-py310.txt", "default-py311.txt", "ngc-py310.txt", "rapids-py311.txt",
         "rapids-py312.txt", "flink-py311.txt", "rapids-gpu-py311.txt", "rapids-gpu-py312.txt",
-        "torch-py313.txt", "triton-py311.txt",
+        "current-py313.txt", "triton-py311.txt",
     }  # fmt: skip
 
 
