@@ -18,7 +18,9 @@ from cowclip_merlin.compat.arrays import (
 )
 from cowclip_merlin.compat.keras import (
     all_to_all,
+    any_tensorflow,
     batch_normalization,
+    in_export,
     in_xla,
     keep_state_in_models,
     legacy_optimizer,
@@ -41,9 +43,11 @@ from cowclip_merlin.compat.tensorflow_names import literal_path
 __all__ = [
     "LARGEST_KEY",
     "all_to_all",
+    "any_tensorflow",
     "argsort_on_device",
     "batch_normalization",
     "gpu_count",
+    "in_export",
     "in_xla",
     "keep_state_in_models",
     "legacy_optimizer",

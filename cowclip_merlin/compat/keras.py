@@ -123,25 +123,26 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def request_keras_2() -> None:
-    """Ask TensorFlow >= 2.16 for Keras 2 (package tf-keras), before TensorFlow is imported.
+    """Ask TensorFlow >= 2.16 for Keras 2 (package tf-keras), if TensorFlow is not imported yet."""
+    if "tensorflow" not in sys.modules and importlib.util.find_spec("tf_keras") is not None:
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # dask >= 2024.3 represents dataframes as expressions, which merlin-core does not support.
+    os.environ.setdefault("DASK_DATAFRAME__QUERY_PLANNING", "False")
 
-    Raises:
-        ImportError: if TensorFlow was imported before with Keras 3.
-    """
+
+def _refuse_keras_3() -> None:
+    """Raise ImportError if TensorFlow was imported with Keras 3."""
     loaded = sys.modules.get("tensorflow")
     version = getattr(loaded, "__version__", "0.0")
     chosen = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if loaded is not None and version_of(version) >= (2, 16) and not chosen:
         raise ImportError(
-            "cowclip_merlin needs Keras 2, but TensorFlow "
+            "this part of cowclip_merlin needs Keras 2, but TensorFlow "
             f"{version} was imported with Keras 3: import cowclip_merlin before tensorflow and "
             "before merlin, nvtabular or keras, which import it, or set TF_USE_LEGACY_KERAS=1 in "
-            "the environment"
+            "the environment; for models of Keras 3 use cowclip_merlin.keras3"
         )
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # dask >= 2024.3 represents dataframes as expressions, which merlin-core does not support.
-    os.environ.setdefault("DASK_DATAFRAME__QUERY_PLANNING", "False")
 
 
 # Start-up messages of TensorFlow's native code, which ignore its log level.
@@ -178,28 +179,40 @@ def _keras_version(tf: ModuleType) -> tuple[int, int]:
 
 
 @cache
+def any_tensorflow() -> ModuleType:
+    """Return TensorFlow, whichever Keras it has, for code that uses none.
+
+    Raises:
+        StackError: if TensorFlow is missing.
+    """
+    require("tensorflow", by=__name__.partition(".")[0])
+    with _held_back_chatter():
+        tf = importlib.import_module("tensorflow")
+        tf.config.list_physical_devices()  # search for CUDA now, not in the middle of a run
+    keep_occurrences(tf)
+    return tf
+
+
+@cache
 def tensorflow() -> ModuleType:
     """TensorFlow with Keras 2.
 
     Raises:
         StackError: if TensorFlow or tf-keras is missing, or TensorFlow >= 2.16 uses Keras 3.
+        ImportError: if TensorFlow was imported before with Keras 3.
     """
-    request_keras_2()
-    require("tensorflow", by=__name__.partition(".")[0])
-    with _held_back_chatter():
-        tf = importlib.import_module("tensorflow")
-        tf.config.list_physical_devices()  # search for CUDA now, not in the middle of a run
+    tf = any_tensorflow()
     if version_of(tf.__version__) >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
         raise StackError(
             f"TensorFlow {tf.__version__} has Keras 3, but Merlin needs Keras 2: "
             f"pip install 'tf-keras~={tf.__version__.rsplit('.', 1)[0]}.0'"
         )
+    _refuse_keras_3()
     if _keras_version(tf) >= (3, 0):
         raise StackError(
             "tf.keras is Keras 3, but Merlin needs Keras 2: "
             "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
-    keep_occurrences(tf)
     return tf
 
 
@@ -229,10 +242,20 @@ def all_to_all() -> Callable[..., Tensor]:
 
 def in_xla() -> bool:
     """Whether XLA compiles the function that is being traced, as with Keras's `jit_compile`."""
-    tf, utilities = tensorflow(), importlib.import_module("tensorflow.python.ops.control_flow_util")
+    tf = any_tensorflow()
+    utilities = importlib.import_module("tensorflow.python.ops.control_flow_util")
     if tf.executing_eagerly():
         return False
     return bool(utilities.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def in_export() -> bool:
+    """Whether the function that is being traced is written to a file, as by Keras's `export`."""
+    homes = "keras.src.export.", "tensorflow.python.saved_model.save"
+    frame = None if any_tensorflow().executing_eagerly() else sys._getframe()
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith(homes):
+        frame = frame.f_back
+    return frame is not None
 
 
 @cache

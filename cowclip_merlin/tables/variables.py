@@ -18,7 +18,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
+from cowclip_merlin.tables.variable_memory import memory_tensor, separate_memory, writable_view
 from cowclip_merlin.types import Array, DType, KerasOptimizer, Tensor, Variable
 
 tf = compat.tensorflow()

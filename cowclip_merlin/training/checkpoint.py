@@ -301,7 +301,7 @@ def _memory_of(variable: Variable) -> ArrayOrTensor:
     variable, tf = compat.stored(variable), compat.tensorflow()
     if tf.DeviceSpec.from_string(variable.device).device_type not in (None, "CPU"):
         return variable.numpy()
-    from cowclip_merlin.tables.memory_views import memory_tensor
+    from cowclip_merlin.tables.variable_memory import memory_tensor
 
     return memory_tensor(variable)
 

@@ -83,7 +83,8 @@ def emulated(tf, monkeypatch, row_ops_folder):
     """`backend="cupy"` with the operations' own code and the emulated kernels."""
     from emulated_cupy import operation_kernels
 
-    from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+    from cowclip_merlin.tables import variable_memory
 
     monkeypatch.setattr(gpu_ops, "load_kernels", operation_kernels(row_ops_folder))
     monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)

@@ -204,7 +204,8 @@ from cowclip_merlin import compat
 
 sys.path[:0] = [sys.argv[1]]
 from emulated_cupy import operation_kernels
-from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.tables import variable_memory
 
 tf = compat.tensorflow()
 load, loaded = operation_kernels(Path(sys.argv[2])), []

@@ -8,7 +8,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.row_updates.variable_memory import call_in_graph
+from cowclip_merlin.tables.variable_memory import call_in_graph
 
 tf = compat.tensorflow()
 ONE = tf.constant(1.0)

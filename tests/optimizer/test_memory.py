@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer.row_updates import variable_memory
-from cowclip_merlin.optimizer.row_updates.variable_memory import (
+from cowclip_merlin.tables import variable_memory
+from cowclip_merlin.tables.variable_memory import (
     memory_tensor,
     on_host,
     refuse_elsewhere,

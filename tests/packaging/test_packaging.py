@@ -153,13 +153,14 @@ def test_the_failure_of_merlin_by_itself_can_be_mended_later():
 
 @pytest.mark.system
 def test_the_wrong_keras_is_named_in_one_line():
-    done = python("import tensorflow\nimport cowclip_merlin", TF_USE_LEGACY_KERAS="0")
+    code = "import tensorflow\nimport cowclip_merlin as cc\ncc.scale('criteo', to=2048)\ncc.CowClip"
+    done = python(code, TF_USE_LEGACY_KERAS="0")
     if tensorflow_version() < (2, 16):
         assert done.returncode == 0, done.stderr
         return
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode != 0
-    assert re.match("ImportError: cowclip_merlin needs Keras 2.*TF_USE_LEGACY_KERAS=1", last)
+    assert re.match("ImportError: this part of cowclip_merlin needs Keras 2.*LEGACY_KERAS=1", last)
 
 
 def pins(path):

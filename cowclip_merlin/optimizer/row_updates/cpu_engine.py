@@ -24,8 +24,8 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     summarize,
     warn_of_stale_rows,
 )
-from cowclip_merlin.optimizer.row_updates.variable_memory import on_host
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of, squares_of
+from cowclip_merlin.tables.variable_memory import on_host
 from cowclip_merlin.types import Array, ArrayOrTensor, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:

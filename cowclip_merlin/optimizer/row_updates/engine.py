@@ -26,8 +26,8 @@ from cowclip_merlin.optimizer.exchange import (
     strategy_of,
 )
 from cowclip_merlin.optimizer.row_optimizers import VaryingAdam
-from cowclip_merlin.optimizer.row_updates import variable_memory
 from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm, UniqueRows, sum_duplicates
+from cowclip_merlin.tables import variable_memory
 from cowclip_merlin.types import (
     Array,
     DType,

@@ -19,8 +19,8 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     summarize,
     warn_of_stale_rows,
 )
-from cowclip_merlin.optimizer.row_updates.variable_memory import call_in_graph
 from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
+from cowclip_merlin.tables.variable_memory import call_in_graph
 from cowclip_merlin.types import Array, IndexedSlices, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
