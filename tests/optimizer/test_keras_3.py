@@ -48,3 +48,51 @@ def test_a_model_of_keras_3_is_refused_with_the_remedy():
     assert len(told) == 2
     for line in told:
         assert "Keras 3" in line and "`from tensorflow import keras`" in line, line
+
+
+BESIDE = """
+import sys
+if sys.argv[1] == "keras first":
+    import keras
+import cowclip_merlin as cc
+try:
+    from cowclip_merlin.keras3 import CowClip, Embedding
+except cc.InputError as error:
+    raise SystemExit(f"no Keras 3: {error}")
+import keras
+import numpy as np
+import tensorflow as tf
+
+def losses(keras, table, optimizer):
+    layers = keras.layers
+    table = table(10, 4)
+    parts = [layers.Input([3], dtype="int32"), table, layers.Flatten(), layers.Dense(1)]
+    model = keras.Sequential(parts)
+    model.compile(optimizer, "mse")
+    return model.fit(np.array([[3, 7, 3]]), np.ones(1), epochs=3, verbose=0).history["loss"]
+
+first, *_, last = losses(keras, Embedding, CowClip(0.1))
+assert last < first
+first, *_, last = losses(tf.keras, tf.keras.layers.Embedding, cc.CowClip())
+assert last < first
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("order", ["keras first", "ours first"])
+def test_both_kinds_of_keras_train_in_one_process(order):
+    """TensorFlow chooses when it is imported; after Keras 3 the optimizer of Keras 2 says so."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE, order],
+        capture_output=True,
+        text=True,
+        env=environment | {"KERAS_BACKEND": "tensorflow"},
+    )
+    if "no Keras 3" in done.stderr:
+        pytest.skip("this line has no Keras 3")
+    if order == "ours first":
+        assert done.returncode == 0, done.stderr
+    else:
+        last = done.stderr.strip().splitlines()[-1]
+        assert "needs Keras 2" in last and "import cowclip_merlin before tensorflow" in last

@@ -1,0 +1,43 @@
+"""CowClip for Keras 3 on its TensorFlow backend: an optimizer, and an embedding layer.
+
+It needs TensorFlow, Keras 3, NumPy (also 2.x) and numba, and neither tf-keras nor Merlin:
+
+    import keras
+    from cowclip_merlin.keras3 import CowClip, Embedding
+
+    model = keras.Sequential([Embedding(1000, 10), ...])
+    model.compile(CowClip(1e-3, l2=1e-5), loss="binary_crossentropy")
+
+| `update=` | rows that a step updates | weights |
+|---|---|---|
+| `"exact"` | those of the batch; before a row is read, it gets the steps that it has missed | those of dense Adam with L2, clipped; needs this `Embedding` |
+| `"dense"` | all | the same |
+| `"lazy"` | those of the batch alone, also by L2 | others |
+"""  # noqa: E501
+
+from cowclip_merlin.errors import StackError
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    raise StackError(
+        f"cowclip_merlin.keras3 needs Keras 3 with its backend tensorflow, but {error.name} is not "
+        "installed: pip install keras tensorflow, and set KERAS_BACKEND=tensorflow"
+    ) from error
+
+if keras.__version__ < "3":
+    raise StackError(
+        f"cowclip_merlin.keras3 needs Keras 3, but keras is {keras.__version__}; use "
+        "cowclip_merlin.CowClip, or pip install 'keras>=3'"
+    )
+if keras.backend.backend() != "tensorflow":
+    raise StackError(
+        f"cowclip_merlin.keras3 has no backend {keras.backend.backend()!r}: set "
+        "KERAS_BACKEND=tensorflow before keras is imported; for PyTorch's own modules use "
+        "cowclip_merlin.torch"
+    )
+
+from cowclip_merlin.keras3.embedding import Embedding
+from cowclip_merlin.keras3.optimizer import CowClip
+
+__all__ = ["CowClip", "Embedding"]
