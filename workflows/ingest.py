@@ -1,6 +1,7 @@
 """One pass over the input of `prepare`: rows are read, checked, split, encoded and staged.
 
-Rows are split by their position alone, so that the split can stream.
+Rows are split by their position alone, so that the split can stream. Only a split by a column of
+times reads this column first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
-from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.log_format import TEXT_OPTIONS, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import count_lines
@@ -42,7 +43,8 @@ class Split:
     """How to split rows into train and test.
 
     Attributes:
-        how: "random": by a seeded hash of the position; "time": the last rows are the test rows.
+        how: "random": by a seeded hash of the position; "time": the last rows are the test rows,
+            by the log's column of times if it has one.
         test_fraction: share of test rows, in [0, 1); 0: all rows are training rows.
         seed: seed of the hash.
 
@@ -83,6 +85,29 @@ def is_test(position: Array, split: Split, *, total: int | None = None) -> Array
     if split.how == "time":
         return position >= np.uint64(round(total * (1 - split.test_fraction)))
     return position_hash(position, split.seed) < np.uint64(int(split.test_fraction * 2**64))
+
+
+def first_test_time(times: npt.NDArray[np.int64], split: Split) -> int:
+    """Return the time from which on rows are test rows: their share is nearest to that of `split`.
+
+    Rows of one time stay together.
+
+    Args:
+        times: of all rows, in any order, [n].
+        split: the share.
+
+    Raises:
+        InputError: if all times are equal.
+
+    >>> first_test_time(np.array([5, 1, 3, 3, 3]), Split(how="time", test_fraction=0.4))
+    5
+    """
+    found, counts = np.unique(times, return_counts=True)
+    if len(found) < 2:
+        raise InputError("all rows have the same time; use `split` random")
+    before = np.cumsum(counts)[:-1]  # training rows, if the test rows begin with `found[i + 1]`
+    wanted = len(times) * (1 - split.test_fraction)
+    return int(found[1 + np.abs(before - wanted).argmin()])
 
 
 @dataclass
@@ -161,6 +186,8 @@ class Ingest:
         total: rows in the input, without header lines.
         cut: multi-valued column -> values left out because their row had more than `max_values`.
         whole_floats: number of a block -> `whole_floats` of `staged_columns`.
+        since: seconds since 1970 from which on rows are test rows; None: another split.
+        in_order: whether the rows are in the order of their times, if `since` is known.
     """
 
     def __init__(
@@ -189,6 +216,8 @@ class Ingest:
         self.targets = {name: LabelCounts() for name in counted}
         self.cut: Counter[str] = Counter()
         self.whole_floats: dict[int, dict[str, str]] = {}
+        self.since: int | None = None
+        self.in_order = True
 
     def run(
         self,
@@ -200,7 +229,11 @@ class Ingest:
         from tqdm import tqdm
 
         by_time = self._split is not None and self._split.how == "time"
-        lines = sum(map(self._lines_of, files)) if by_time else None
+        lines = None
+        if by_time and self._format.time and self._split.test_fraction:
+            self._find_first_test_time(files)
+        elif by_time:
+            lines = sum(map(self._lines_of, files))
         for name in self.files:
             (self._stage / name).mkdir(parents=True)
         own = [(split, file) for split, some in given.items() for file in some]
@@ -228,6 +261,28 @@ class Ingest:
         ]
         self._check_end(files, given)
 
+    def _find_first_test_time(self, files: Sequence[FilePath]) -> None:
+        """Read the times of all files."""
+        name, parts = self._format.time, []
+        only = LogFormat(
+            kind=self._format.kind,
+            label="",
+            categorical=(),
+            time=name,
+            **{x: getattr(self._format, x) for x in TEXT_OPTIONS},
+        )
+        with Threads(cpu_threads()) as threads:
+            for file in files:
+                for rows in read_rows(file, only, self._block_bytes, threads):
+                    known = rows.table[name].drop_null()
+                    parts.append(np.asarray(known.cast("int64")))
+        times = np.concatenate([np.empty(0, np.int64), *parts])
+        try:
+            self.since = first_test_time(times, self._split)
+        except InputError as error:
+            raise InputError(f"{files[0]}: column {name!r}: {error}") from None
+        self.in_order = bool((np.diff(times) >= 0).all())
+
     def _lines_of(self, file: FilePath) -> int:
         kind = format_of(file)
         if kind == PARQUET:
@@ -245,7 +300,11 @@ class Ingest:
         """Count the rows of one block of a split, or split them; stage them on a thread."""
         position = parsed.positions + np.uint64(self.total)
         if split is None and self._split is not None:
-            test = is_test(position, self._split, total=lines)
+            if self.since is None:
+                test = is_test(position, self._split, total=lines)
+            else:
+                times = parsed.table[self._format.time].cast("int64")
+                test = np.asarray(times.fill_null(self.since - 1)) >= self.since
             masks = {"train": ~test, "test": test}
         else:
             masks = {split or "test": np.ones(len(position), bool)}

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from functools import cached_property, reduce
 from operator import or_
 from pathlib import Path
@@ -367,12 +368,16 @@ class _Preparation:
         for file, part in parts.items():
             checksums[file.relative_to(self.data).as_posix()] = part.checksum
         settled = self.settings.record(self.log_format, self.split, self.base)
+        settled |= {} if ingest.in_order else {"in_order": False}
         inputs = [settled | {"format_version": FORMAT_VERSION}, ingest.inputs]
         splits = () if self.like else self.recipe.fitted_splits
         fitted = sum(ingest.rows.get(name, 0) for name in splits)
+        layout = asdict(self.log_format)
+        if not self.log_format.time:  # so that folders without one stay as they were
+            del layout["time"]
         description = {
             "format_version": FORMAT_VERSION,
-            "layout": asdict(self.log_format),
+            "layout": layout,
             "recipe": asdict(self.recipe),
             "settings": settled,
             "rows": ingest.rows,
@@ -404,6 +409,9 @@ class _Preparation:
             f"{found if is_address(found) else out}: {ingest.total:,} rows in = {parts} + "
             f"{ingest.quarantine.count:,} damaged; {sum(prepared.tables.values()):,} ids"
         )
+        if ingest.since is not None:
+            at = datetime.fromtimestamp(ingest.since, timezone.utc).replace(tzinfo=None)
+            print(f"test rows: those from {at} on, by {self.log_format.time}")
         for name, count in ingest.cut.items():
             most = prepared.log_format.max_values
             print(f"{name}: left out {count:,} values, those beyond {most} per row")

@@ -21,6 +21,7 @@ from cowclip_merlin.workflows.raw.log_format import (
     LogFormat,
     parse_separator,
     separator_of,
+    time_parts,
 )
 
 if TYPE_CHECKING:
@@ -115,6 +116,12 @@ class PrepareSettings(Settings):
         metavar="COLS",
         convert=parse_names,
     )
+    time: str | None = option(
+        None,
+        "table: column of dates or times; its hour and weekday become id columns, and it is the "
+        "order of --split time",
+        metavar="COL",
+    )
     weight: str | None = option(
         None, "table: column with the weights of the rows, numbers of 0 or more", metavar="COL"
     )
@@ -146,7 +153,7 @@ class PrepareSettings(Settings):
     )
     split: str = option(
         "random",
-        "time: the last rows, in the order of the files, are the test rows",
+        "time: the last rows, by --time or else in the order of the files, are the test rows",
         choices=choices.SPLIT_METHODS,
     )
     test_fraction: float | None = option(
@@ -312,17 +319,20 @@ class PrepareSettings(Settings):
         """
         if self.kind in KINDS:
             named = (self.label, self.regression, self.categorical, self.continuous, self.weight)
-            if any((*named, self.vector, self.text)):
+            if any((*named, self.vector, self.text, self.time)):
                 raise InputError(
-                    "`label`, `regression`, `categorical`, `multi`, `continuous`, `vector`, `text` "
-                    f"and `weight` are for the kind table; a {self.kind} log has its own columns"
+                    "`label`, `regression`, `categorical`, `multi`, `continuous`, `vector`, "
+                    f"`time`, `text` and `weight` are for the kind table; a {self.kind} log has "
+                    "its own columns"
                 )
             return KINDS[self.kind]
-        if not self.label or not self.categorical:
+        made = time_parts(self.time or "")
+        if not self.label or not (self.categorical or made):
             raise InputError("a table needs `label` and `categorical`; name its columns")
         check_targets(self.labels, self.regression)
         weights = (self.weight,) if self.weight else ()
         names = (*self.labels, *self.categorical, *self.continuous, *self.vector, *weights)
+        names += (self.time, *made) if self.time else ()
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is given twice; give each column one role")
@@ -338,7 +348,7 @@ class PrepareSettings(Settings):
                 label=self.labels[0],
                 more_labels=self.labels[1:],
                 regression=self.regression,
-                categorical=self.categorical,
+                categorical=(*self.categorical, *made),
                 continuous=self.continuous,
                 multi=dict.fromkeys(self.multi, self.multi_separator),
                 max_values=self.max_values,
@@ -348,6 +358,7 @@ class PrepareSettings(Settings):
                 vector_separator=self.vector_separator,
                 share_embedding=self.shared,
                 text=self.text,
+                time=self.time or "",
                 separator=separator_of(self.files[0]),
             )
         )
@@ -359,8 +370,10 @@ class PrepareSettings(Settings):
             raise InputError(
                 f"{self.base}: is a {log_format.kind} log, not a {self.kind} log; use its kind"
             )
-        names = ("regression", "categorical", "continuous", "max_values", "weight", "text")
+        names = ("regression", "continuous", "max_values", "weight", "text", "time")
         known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
+        made = time_parts(log_format.time)
+        known["categorical"] = tuple(x for x in log_format.categorical if x not in made)
         known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
         known |= {"shared": dict(log_format.share_embedding)}
         for name, value in known.items():
@@ -448,7 +461,7 @@ class PrepareSettings(Settings):
                 chosen |= {
                     name: getattr(log_format, name) for name in ("max_values", "keep_values")
                 }
-            rare = ("weight", "more_labels", "regression", "text")
+            rare = ("weight", "more_labels", "regression", "text", "time")
             more = {name: getattr(log_format, name) for name in rare}
             chosen |= {name: value for name, value in more.items() if value}
             if log_format.vectors:

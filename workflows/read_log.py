@@ -107,7 +107,7 @@ class LogReader:
         for start in range(0, len(frame), _FRAME_ROWS):
             rows = frame.iloc[start : start + _FRAME_ROWS]
             columns = {name: arrow_of_series(rows[name], name) for name in self._format.columns}
-            parsed = checked_rows(pa.table(columns), self._format.roles, Path("the frame"), start)
+            parsed = checked_rows(pa.table(columns), self._format.sources, Path("the frame"), start)
             for bad in parsed.bad:
                 row = f"row {bad.line - 1}, counted from 0"
                 raise InputError(f"the frame: {row}: {bad.reason}; repair this row")

@@ -88,8 +88,8 @@ def add_prepare_options(parser: CommandParser) -> None:
     """Add the options of `cowclip prepare`, those that matter most first."""
     names = ("kind", "files", "out", "label", "regression", "categorical", "continuous", "multi")
     names += ("multi_separator", "max_values", "keep_values", "share_embedding", "text", "weight")
-    names += ("vector", "vector_separator", "separator", "columns", "validation", "test", "split")
-    add_options(parser, PrepareSettings, *names, "test_fraction", "seed")
+    names += ("vector", "vector_separator", "separator", "columns", "validation", "test", "time")
+    add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")
     add_options(parser, Recipe)
     names = ("like", "extend", "hugectr", "scheduler", "device", "max_bad_fraction", "partition_mb")
     add_options(parser, PrepareSettings, *names, "overwrite")

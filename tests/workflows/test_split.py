@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.ingest import Split, is_test, position_hash
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.ingest import Split, first_test_time, is_test, position_hash
 
 MASK = 2**64 - 1
 
@@ -51,3 +52,18 @@ def test_by_time_the_last_rows_are_test(n, fraction):
     test = is_test(np.arange(n, dtype=np.uint64), split, total=n)
     assert test.tolist() == sorted(test.tolist())
     assert test.sum() == n - round(n * (1 - fraction))
+
+
+@given(st.lists(st.integers(-3, 9), min_size=1, max_size=40), st.floats(0.01, 0.99))
+def test_by_times_rows_of_one_time_stay_together(times, fraction):
+    """The obvious way: try each time, and keep the one with the nearest share of test rows."""
+    split, array = Split(how="time", test_fraction=fraction), np.array(times)
+    if len(set(times)) == 1:
+        with pytest.raises(InputError, match="all rows have the same time"):
+            first_test_time(array, split)
+        return
+    wrong = {
+        time: abs(sum(t < time for t in times) - len(times) * (1 - fraction))
+        for time in sorted(set(times))[1:]
+    }
+    assert wrong[first_test_time(array, split)] == min(wrong.values())

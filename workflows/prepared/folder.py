@@ -112,9 +112,10 @@ class PreparedData:
 
     @property
     def by_time(self) -> bool:
-        """Whether the test rows are the last rows of the log."""
-        split = self.description.get("settings", {}).get("split") or {}
-        return split.get("how") == "time"
+        """Whether the test rows are the last rows of the log, whose rows are in order of time."""
+        settings = self.description.get("settings", {})
+        in_order = settings.get("in_order", True)
+        return in_order and (settings.get("split") or {}).get("how") == "time"
 
     @property
     def kind(self) -> str:
@@ -218,7 +219,7 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     """Return the attributes of `PreparedData` that `dataset.json` gives."""
     names = [each.name for each in fields(_Totals) if each.name in value]
     totals = dataclass_from_json(_Totals, {name: value[name] for name in names})
-    log_format = dataclass_from_json(LogFormat, value["layout"])
+    log_format = dataclass_from_json(LogFormat, {"time": ""} | value["layout"])
     statistics = dataclass_from_json(Statistics, value["statistics"])
     splits = (*SPLITS, *({VALIDATION} & set(totals.rows)))
     columns = {"rows": splits, "cardinalities": log_format.categorical}

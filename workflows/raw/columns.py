@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
+from cowclip_merlin.workflows.raw.log_format import time_parts
 from cowclip_merlin.workflows.raw.values.multi_values import (
     cut_lists,
     lists_of_values,
@@ -40,6 +41,11 @@ from cowclip_merlin.workflows.raw.values.numbers import (
     plain,
     regression_damage,
     weight_damage,
+)
+from cowclip_merlin.workflows.raw.values.times import (
+    hours_and_weekdays,
+    time_damage,
+    times_of_values,
 )
 from cowclip_merlin.workflows.raw.values.value_text import (
     Damage,
@@ -106,6 +112,10 @@ class Column:
     def damage(self, value: object) -> str:
         """Describe what is wrong with one value as a file has it; "" if nothing is."""
         return ""
+
+    def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
+        """Return the columns that are made of the values of `check`, by name."""
+        return {}
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
         """Return right values with the type to stage.
@@ -433,6 +443,30 @@ class Vector(Column):
     def feature(self, statistics: Statistics) -> JsonObject:
         feature = _feature(self.name, "FLOAT", 32, "continuous")
         return _with_lists(feature, self.length, self.length)
+
+
+@dataclass(frozen=True)
+class Time(Column):
+    """A date or time, of which `parts` makes id columns; it is not prepared itself."""
+
+    def cell_type(self, *, coded: bool) -> pa.DataType:
+        return pa.string()
+
+    @property
+    def json_type(self) -> pa.DataType:
+        return pa.string()
+
+    def of_json(self, value: Json) -> Json:
+        return None if value is None or value == "" else str(value)
+
+    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
+        return times_of_values(values, where)
+
+    def damage(self, value: object) -> str:
+        return "" if is_missing(value) else time_damage(self.name, value)
+
+    def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
+        return dict(zip(time_parts(self.name), hours_and_weekdays(values), strict=True))
 
 
 def is_missing(value: object) -> bool:

@@ -52,7 +52,7 @@ class _Reader:
     def __init__(self, file: FilePath, log_format: LogFormat, keep: Sequence[str]) -> None:
         import pyarrow as pa
 
-        self._file, self._columns, self._keep = file, log_format.roles, keep
+        self._file, self._columns, self._keep = file, log_format.sources, keep
         self._schema = pa.schema([(each.name, each.json_type) for each in self._columns])
         self._checked = False
 

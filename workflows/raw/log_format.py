@@ -20,6 +20,8 @@ TABLE, EVENTS = "table", "events"
 """Kinds of logs whose columns the user names: a table of `prepare`, and a log with a time."""
 
 TAB = "\t"
+TEXT_OPTIONS = ("file_columns", "header", "separator", "separator_given")
+"""Attributes of `LogFormat` that say how the columns of a text file are written."""
 _NO_SEPARATORS = '"\r\n\0'  # characters that cannot separate columns
 
 
@@ -51,6 +53,7 @@ class LogFormat:
             has, too.
         text: categorical columns whose text stays as it is; in the others, "47.0" is "47". Columns
             that share a table follow the one that it is named after.
+        time: column of dates or times to read, of which `time_parts` are made; "": there is none.
     """
 
     kind: str
@@ -72,6 +75,7 @@ class LogFormat:
     more_labels: tuple[str, ...] = ()
     regression: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    time: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -134,7 +138,7 @@ class LogFormat:
 
     @property
     def roles(self) -> tuple[Column, ...]:
-        """The columns to read, and what each of them is."""
+        """The columns to prepare, and what each of them is."""
         from cowclip_merlin.workflows.raw import columns as kinds
 
         optional, most = self.float_labels, {"most": self.max_values, "keep": self.keep_values}
@@ -152,9 +156,18 @@ class LogFormat:
         return tuple(found)
 
     @property
+    def sources(self) -> tuple[Column, ...]:
+        """The columns of a file to read: those of `roles`, with the time instead of its parts."""
+        from cowclip_merlin.workflows.raw.columns import Time
+
+        made = time_parts(self.time)
+        found = tuple(column for column in self.roles if column.name not in made)
+        return (*found, Time(self.time)) if self.time else found
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
-        return tuple(column.name for column in self.roles)
+        return tuple(column.name for column in self.sources)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -204,6 +217,15 @@ AVAZU = LogFormat(
     ),
 )
 """Avazu click-through rate prediction, `train`: `id` is dropped, `hour` is a category."""
+
+
+def time_parts(time: str) -> tuple[str, ...]:
+    """Return the names of the id columns that are made of a column of times.
+
+    >>> time_parts("date"), time_parts("")
+    (('date_hour', 'date_weekday'), ())
+    """
+    return (f"{time}_hour", f"{time}_weekday") if time else ()
 
 
 def separator_of(file: FilePath) -> str:

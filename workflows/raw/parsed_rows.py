@@ -70,6 +70,7 @@ def checked(table: pa.Table, columns: Iterable[Column], where: object) -> tuple[
     for column in columns:
         values, right = column.check(table[column.name], f"{where}: column {column.name!r}")
         found[column.name] = values
+        found |= column.parts(values)
         if right is not None:
             good &= right
         if column.optional:

@@ -196,7 +196,7 @@ def read_parquet_rows(
     parquet = open_parquet(file)
     names = list(dict.fromkeys((*log_format.columns, *keep)))
     check_columns(parquet.schema_arrow.names, names, file)
-    columns = [replace(c, printed=True) if c.name in printed else c for c in log_format.roles]
+    columns = [replace(c, printed=True) if c.name in printed else c for c in log_format.sources]
     start = 0
     for batch in _batches(parquet, file, rows, names):
         parsed = checked_rows(pa.Table.from_batches([batch]), columns, file, start)

@@ -133,7 +133,7 @@ class LineParser:
         import pyarrow as pa
 
         self.log_format, self.file, self.columns = log_format, file, columns
-        self._roles = log_format.roles
+        self._roles = log_format.sources
         self._types = {each.name: each.cell_type(coded=coded) for each in self._roles}
         self._texts = {
             name: pa.string() if pa.types.is_primitive(kind) else kind

@@ -169,7 +169,12 @@ def _columns_of(prepared: PreparedData) -> JsonObject:
 
 
 def _check_names(prepared: PreparedData, data: str | Path) -> None:
-    """Refuse a column that has the name of an input of a list column."""
+    """Refuse columns that are made of others, and one with the name of an input for lists."""
+    if time := prepared.log_format.time:
+        raise InputError(
+            f"{data}: a model in Triton does not make the hour and weekday of {time!r}; make these "
+            "columns in the log, and prepare it without `time`"
+        )
     names = {*prepared.categorical, *prepared.log_format.widths}
     for column in prepared.log_format.multi:
         for name in names & {column + VALUES, column + OFFSETS}:
