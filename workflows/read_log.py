@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cowclip_merlin.addresses import Address, FilePath, expand
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.frames import Frame, arrow_table, parts
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
@@ -22,7 +23,6 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
 from cowclip_merlin.workflows.raw.readers import check_input_files, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
-from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,32 +90,26 @@ class LogReader:
         with Threads(1) as threads:
             for file in files:
                 columns = self._text_format(file) if format_of(file) == TEXT else self._format
-                parts = read_rows(file, columns, BLOCK_BYTES, threads, keep=self._keep)
-                yield from self._pieces(parts, file)
+                found = read_rows(file, columns, BLOCK_BYTES, threads, keep=self._keep)
+                yield from self._pieces(found, file)
         self.damaged.check(files[-1], self.total, at_end=True)
         if self.total == self.damaged.count:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
 
-    def frame(self, frame: pd.DataFrame) -> Iterator[RawRows]:
-        """Read a pandas DataFrame; columns to keep are left out."""
-        import pyarrow as pa
-
-        for name in self._format.columns:
-            if (found := list(frame.columns).count(name)) != 1:
-                what = "no column" if not found else f"{found} columns"
-                raise InputError(f"the frame has {what} {name!r}; give each column once")
-        for start in range(0, len(frame), _FRAME_ROWS):
-            rows = frame.iloc[start : start + _FRAME_ROWS]
-            columns = {name: arrow_of_series(rows[name], name) for name in self._format.columns}
-            parsed = checked_rows(pa.table(columns), self._format.sources, Path("the frame"), start)
+    def frame(self, frame: Frame) -> Iterator[RawRows]:
+        """Read rows in memory; columns to keep are left out."""
+        start, table = 0, arrow_table(frame, self._format.columns)
+        for rows in parts(table, _FRAME_ROWS):
+            parsed = checked_rows(rows, self._format.sources, Path("the frame"), start)
+            start += len(rows)
             for bad in parsed.bad:
                 row = f"row {bad.line - 1}, counted from 0"
                 raise InputError(f"the frame: {row}: {bad.reason}; repair this row")
             yield from self._pieces([parsed], Path("the frame"))
 
-    def _pieces(self, parts: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
+    def _pieces(self, found: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
         """Count the rows of each part; check how many are damaged."""
-        for parsed in parts:
+        for parsed in found:
             self._check(parsed, file)
             kept = parsed.kept
             if kept is None:
@@ -201,8 +195,7 @@ def read_log(
     if double := set(keep) & set(read.columns):
         raise InputError(f"keep: {min(double)!r} is read in any case; remove it")
     reader = LogReader(log_format, labels=labels, keep=keep, max_bad_fraction=max_bad_fraction)
-    parts = [_frame(rows) for rows in reader.files(paths_of(files))]
-    return pd.concat(parts)
+    return pd.concat([_frame(rows) for rows in reader.files(paths_of(files))])
 
 
 def _format_of(like: PreparedData | LogFormat | str) -> LogFormat:

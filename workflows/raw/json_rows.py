@@ -41,9 +41,14 @@ def read_json_rows(
 
 def first_values(file: FilePath, names: Sequence[str], rows: int) -> dict[str, list[Json]]:
     """Return the values of these keys in the first good lines, at most `rows`."""
-    lines = next(read_blocks(file, 1 << 22)).text.split(b"\n")[:-1][:rows]
-    parsed = [row for row in map(_object_or_none, lines) if row is not None]
+    parsed = first_objects(file, rows, 1 << 22)
     return {name: [row.get(name) for row in parsed] for name in names}
+
+
+def first_objects(file: FilePath, rows: int, size: int) -> list[JsonObject]:
+    """Return the first good lines, at most `rows` of some `size` bytes."""
+    lines = next(read_blocks(file, size)).text.split(b"\n")[:-1][:rows]
+    return [row for row in map(_object_or_none, lines) if row is not None]
 
 
 class _Reader:

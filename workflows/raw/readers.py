@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
+SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns
 _ROWS = 1000  # to search for a vector
 _BLOCK_BYTES = 1 << 22  # to read of a text file for them
@@ -165,7 +165,7 @@ def _remedy(line: str, names: list[str], log_format: LogFormat) -> str:
 
 
 def _other_separators(log_format: LogFormat) -> Iterator[LogFormat]:
-    found = (separator for separator in _SEPARATORS if separator != log_format.separator)
+    found = (separator for separator in SEPARATORS if separator != log_format.separator)
     return (replace(log_format, separator=separator) for separator in found)
 
 

@@ -26,6 +26,7 @@ from cowclip_merlin.training.scoring.predicting import check_table_file, table_f
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.readers import check_input_files, staged_columns
@@ -82,14 +83,15 @@ class Scorer:
 
     def score(
         self,
-        rows: pandas.DataFrame | str | Path | Sequence[str | Path],
+        rows: Frame | str | Path | Sequence[str | Path],
         *,
         allow_unknown: Sequence[str] = (),
     ) -> npt.NDArray[np.float64]:
         """Return the click probability of every row, float64 [n], or [n, T] of other targets.
 
         Args:
-            rows: a DataFrame of raw values, or files: text or parquet.
+            rows: raw values, or files: text or parquet. Values are a pandas or polars frame, an
+                Arrow table, or a list of dictionaries.
             allow_unknown: columns that may be far more unknown than in the test rows.
 
         Raises:
@@ -101,9 +103,7 @@ class Scorer:
         whole = np.concatenate([np.empty((0, len(self.data.targets)), np.float64), *parts])
         return whole[:, 0] if only_clicks(self.data.targets) else whole
 
-    def inputs(
-        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
-    ) -> dict[str, Array]:
+    def inputs(self, rows: Frame | str | Path | Sequence[str | Path]) -> dict[str, Array]:
         """Return what the Keras model of the run, and its SavedModel, take for raw rows.
 
         Args:
@@ -130,12 +130,9 @@ class Scorer:
         places = vector_places(data.log_format).items()
         return found | {name: columns.continuous[:, where] for name, where in places}
 
-    def _pieces(
-        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
-    ) -> Iterable[RawRows]:
+    def _pieces(self, rows: Frame | str | Path | Sequence[str | Path]) -> Iterable[RawRows]:
         reader = LogReader(self.data.log_format, labels=False)
-        frame = hasattr(rows, "columns")
-        return reader.frame(rows) if frame else reader.files(paths_of(rows))
+        return reader.frame(rows) if is_frame(rows) else reader.files(paths_of(rows))
 
     def _staged(self, rows: RawRows) -> pa.Table:
         return staged_columns(rows.table, self.log_format, {}, coded=True)
@@ -195,7 +192,7 @@ class Scorer:
 
 def score(
     run: str | Path,
-    rows: pandas.DataFrame | str | Path | Sequence[str | Path],
+    rows: Frame | str | Path | Sequence[str | Path],
     *,
     data: str | Path | None = None,
     device: str = "auto",
@@ -208,8 +205,9 @@ def score(
 
     Args:
         run: the run folder.
-        rows: a pandas DataFrame of raw values, or files: text or parquet. In a DataFrame,
-            NaN is a missing value, and whole numbers stand for their digits.
+        rows: raw values, or files: text or parquet. Values are a pandas or polars frame, an Arrow
+            table, or a list of dictionaries. Whole numbers stand for their digits there, and NaN
+            of pandas is a missing value.
         data: the folder that the run was trained on; None: where it was then.
         device: "auto", "cpu" or "gpu".
         allow_unknown: columns that may be far more unknown than in the test rows of `data`. Others

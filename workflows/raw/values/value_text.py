@@ -110,15 +110,16 @@ def text_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
     return text_of_values(arrow_of_series(values, name), where=f"column {name!r}")
 
 
-def arrow_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
-    """Convert a pandas column to an Arrow array; NaN and NaT become null."""
+def arrow_of_series(values: pd.Series | pd.Index | list[object], name: str) -> pa.Array:
+    """Convert a pandas column or a list to an Arrow array; NaN and NaT become null."""
     import pyarrow as pa
 
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        kind = getattr(values, "dtype", "a list")
         raise InputError(
-            f"column {name!r} is {values.dtype} with values of several types; give it one type"
+            f"column {name!r} is {kind} with values of several types; give it one type"
         ) from None
 
 
