@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip, RowWiseAdagrad
+    from cowclip_merlin.training.scoring.importance import importance
     from cowclip_merlin.training.scoring.scorer import score
 
 __version__ = "0.2.0"
@@ -43,6 +44,7 @@ __all__ = [
     "InputError",
     "RowWiseAdagrad",
     "diagnostics",
+    "importance",
     "load_model",
     "log_loss",
     "metrics",
@@ -63,6 +65,7 @@ _LAZY = {
     "RowWiseAdagrad": "optimizer",
     "roc_auc": "metrics",
     "log_loss": "metrics",
+    "importance": "training.scoring.importance",
     "score": "training.scoring.scorer",
 }
 _LAZY_MODULES = (

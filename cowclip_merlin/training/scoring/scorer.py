@@ -74,7 +74,7 @@ class Scorer:
         set_up_tensorflow(config.settings.seed, device)
         model = load_run(run, self.data.path, device=device)
         self._workflow = self._workflow_of_raw_rows()
-        self._logits = predicting.logits_function(model, StreamedData(self._empty_columns(0)))
+        self._logits = predicting.logits_function(model, StreamedData(self.empty_columns(0)))
 
     @property
     def log_format(self) -> LogFormat:
@@ -117,11 +117,7 @@ class Scorer:
             InputError: if a column is missing, or a row is damaged.
         """
         data, pieces = self.data, list(self._pieces(rows))
-        columns = self._empty_columns(0)
-        if pieces:
-            whole = _joined(pieces)
-            with compat.quiet_merlin():
-                columns = self._transform(whole, self._staged(whole))
+        columns = self.columns(_joined(pieces)) if pieces else self.empty_columns(0)
         found = {}
         for j, name in enumerate(data.categorical):
             ids, lengths = columns.column(j)
@@ -133,6 +129,17 @@ class Scorer:
     def _pieces(self, rows: Frame | str | Path | Sequence[str | Path]) -> Iterable[RawRows]:
         reader = LogReader(self.data.log_format, labels=False)
         return reader.frame(rows) if is_frame(rows) else reader.files(paths_of(rows))
+
+    def columns(self, rows: RawRows) -> ColumnArrays:
+        """Return the ids and numbers of raw rows; the labels have no meaning."""
+        with compat.quiet_merlin():
+            return self._transform(rows, self._staged(rows))
+
+    def predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
+        """Return the predictions of any number of rows, [n, T]."""
+        batches = StreamedData(columns).batches_in_file_order(predicting.PREDICTION_BATCH_SIZE)
+        logits = np.concatenate([self._logits(batch).numpy() for batch in batches])
+        return predicting.values_of(logits.astype(np.float64), self.data.targets)
 
     def _staged(self, rows: RawRows) -> pa.Table:
         return staged_columns(rows.table, self.log_format, {}, coded=True)
@@ -155,7 +162,8 @@ class Scorer:
         known = (*layout.labels, layout.weight, *layout.vectors)
         return self.data.workflow().remove_inputs([name for name in known if name])
 
-    def _empty_columns(self, rows: int) -> ColumnArrays:
+    def empty_columns(self, rows: int) -> ColumnArrays:
+        """Return arrays for so many rows, without weights."""
         return replace(ColumnArrays.empty(self.data, rows), weight=None)
 
     def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
@@ -178,7 +186,7 @@ class Scorer:
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             single = table.drop_columns(list(data.log_format.vectors))
             ready = self._workflow.transform(single.to_pandas())
-        columns = self._empty_columns(len(ready))
+        columns = self.empty_columns(len(ready))
         columns = columns.with_ids([self._ids(ready[name], name) for name in data.categorical])
         for j, name in enumerate(data.continuous):
             columns.continuous[:, j] = ready[name]
