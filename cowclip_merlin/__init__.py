@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         workers,
         workflows,
     )
+    from cowclip_merlin.fitting.classifier import CTRClassifier, fit, load
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip, RowWiseAdagrad
     from cowclip_merlin.training.scoring.importance import importance
@@ -39,12 +40,15 @@ __version__ = "0.2.0"
 
 __all__ = [
     "PRESETS",
+    "CTRClassifier",
     "CowClip",
     "Hyperparameters",
     "InputError",
     "RowWiseAdagrad",
     "diagnostics",
+    "fit",
     "importance",
+    "load",
     "load_model",
     "log_loss",
     "metrics",
@@ -61,11 +65,14 @@ __all__ = [
 ]
 
 _LAZY = {
+    "CTRClassifier": "fitting.classifier",
     "CowClip": "optimizer",
     "RowWiseAdagrad": "optimizer",
     "roc_auc": "metrics",
     "log_loss": "metrics",
+    "fit": "fitting.classifier",
     "importance": "training.scoring.importance",
+    "load": "fitting.classifier",
     "score": "training.scoring.scorer",
 }
 _LAZY_MODULES = (

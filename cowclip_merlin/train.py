@@ -10,7 +10,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from cowclip_merlin.addresses import FilePath, is_address, output_folder
+from cowclip_merlin.addresses import FilePath, is_address, output_folder, path_of
 from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
@@ -21,13 +21,16 @@ from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_me
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.guessed import DATA, guessed_log, new_run_folder
 
 
 def train(
-    data: str | FilePath,
+    data: str | FilePath | Frame,
     settings: RunSettings | None = None,
     *,
     out: str | FilePath,
+    label: str | None = None,
     resume: bool = False,
     warm_start: str | FilePath | None = None,
     checkpoint_every: int = 0,
@@ -41,11 +44,13 @@ def train(
     """Train a model on a prepared folder and record the run in `out`.
 
     Args:
-        data: folder that `prepare` wrote.
+        data: folder that `prepare` wrote; with `label` raw rows, which it prepares in `out`/data
+            with guessed columns: a pandas or polars frame, an Arrow table, a list of dictionaries.
         settings: the run's settings; None: those of `warm_start`, for one epoch, with `resume`
             those of the run in `out`, and else those of `settings_for`, which it prints.
         out: the run folder; it must not hold a run yet, unless `resume`. For an address such as
             s3://bucket/run, it is made in `TMPDIR` and uploaded at the end or when it stops.
+        label: name of the column with labels of 0 and 1, if `data` has raw rows.
         resume: continue from the last checkpoint in `out`.
         warm_start: folder of a run to start from: ids with equal values keep their embedding rows,
             and rates do not warm up again; None: from initial values. With `resume`, no effect.
@@ -70,6 +75,28 @@ def train(
         WorkerLost: if one of several processes failed, and no restart is left.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
+    if is_frame(data) or label is not None:
+        if label is None or not is_frame(data):
+            what = "`label`" if label is None else "as `data` rows in memory"
+            raise InputError(f"to train on raw rows, give {what}, too; else give a prepared folder")
+        if resume:
+            raise InputError(f"`resume` takes the prepared folder, {path_of(out) / DATA}")
+        with guessed_log(data, label) as log, new_run_folder(out) as folder:
+            print(log.guess.table())
+            data = log.prepare(folder / DATA).path
+            return train(
+                data,
+                settings,
+                out=folder,
+                warm_start=warm_start,
+                checkpoint_every=checkpoint_every,
+                device=device,
+                data_memory=data_memory,
+                diagnostics_every=diagnostics_every,
+                workers=workers,
+                scheduler=scheduler,
+                restarts=restarts,
+            )
     options = RunOptions(
         resume=resume,
         warm_start=None if warm_start is None else str(warm_start),

@@ -51,37 +51,13 @@ _ENOUGH = 50  # rows to tell one value a row from chance
 _LISTS = ("|", ";")
 _DIGITS = r"^-?[0-9]+(\.0+)?$"
 _CODE = r"^-?(0[0-9]|[0-9]{16})"  # a zero in front, or more digits than numbers have
-_OF_IDS = frozenset(["id", "ids", "key", "code", "hash", "user", "item", "zip"])
-_OF_NUMBERS = frozenset(
-    [
-        "price",
-        "amount",
-        "cost",
-        "count",
-        "cnt",
-        "age",
-        "duration",
-        "seconds",
-        "secs",
-        "ms",
-        "distance",
-        "length",
-        "width",
-        "height",
-        "size",
-        "score",
-        "rating",
-        "rate",
-        "views",
-        "total",
-        "quantity",
-        "qty",
-        "revenue",
-        "income",
-        "balance",
-    ]
-)
-_OF_TIMES = frozenset(["time", "timestamp", "ts", "date", "datetime"])
+_OF_IDS = {"id", "ids", "key", "code", "hash", "user", "item", "zip"}
+_OF_NUMBERS = {
+    *("price", "amount", "cost", "count", "cnt", "age", "duration", "seconds", "secs", "ms"),
+    *("distance", "length", "width", "height", "size", "score", "rating", "rate", "views"),
+    *("total", "quantity", "qty", "revenue", "income", "balance"),
+}
+_OF_TIMES = {"time", "timestamp", "ts", "date", "datetime"}
 
 
 @dataclass(frozen=True, kw_only=True)

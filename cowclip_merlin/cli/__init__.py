@@ -30,6 +30,7 @@ from cowclip_merlin.errors import (
 from cowclip_merlin.system.signals import exit_on_sigterm
 
 COMMANDS: Mapping[str, str] = {
+    "fit": "fit:FIT",
     "generate": "data:GENERATE",
     "prepare": "data:PREPARE",
     "adopt": "data:ADOPT",

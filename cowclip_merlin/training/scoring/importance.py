@@ -19,6 +19,7 @@ from cowclip_merlin.training.evaluation import check_both_labels
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.read_log import LogReader, RawRows, paths_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class LabeledRows:
 
 def importance(
     run: str | Path | Scorer,
-    rows: pd.DataFrame | str | Path | Sequence[str | Path] | None = None,
+    rows: Frame | str | Path | Sequence[str | Path] | None = None,
     *,
     seed: int = 0,
     repeats: int = 1,
@@ -64,8 +65,8 @@ def importance(
 
     Args:
         run: the run folder, or its `Scorer`.
-        rows: a DataFrame of raw values with their labels, raw files, or a prepared folder, whose
-            test rows it takes; None: the test rows of the folder that the run was trained on.
+        rows: raw values with their labels as for `cc.score`, or a prepared folder, whose test rows
+            it takes; None: the test rows of the folder that the run was trained on.
         seed: of the shuffles, and of the choice of rows.
         repeats: shuffles of each column; the result is their mean.
         max_rows: score at most so many rows, chosen at random.
@@ -91,7 +92,8 @@ def importance(
     scorer, some = run, np.random.default_rng(seed)
     given = _labeled_rows(scorer, rows, max_rows, some)
     before = _auc(scorer, given, given.columns)
-    lost = {name: np.empty(repeats) for name in scorer.log_format.columns}
+    layout = scorer.data.log_format
+    lost = {name: np.empty(repeats) for name in (*layout.categorical, *layout.widths)}
     for k in range(repeats):
         order = np.random.default_rng((seed, k)).permutation(len(given.labels))
         for name, values in lost.items():
@@ -165,7 +167,7 @@ def _like(prepared: PreparedData, data: PreparedData) -> PreparedData:
 
 def _labeled_rows(
     scorer: Scorer,
-    rows: pd.DataFrame | str | Path | Sequence[str | Path] | None,
+    rows: Frame | str | Path | Sequence[str | Path] | None,
     most: int,
     rng: np.random.Generator,
 ) -> LabeledRows:
@@ -184,7 +186,7 @@ def _labeled_rows(
         where = prepared.path
     else:
         columns, labels, weights = _of_log(scorer, rows, target, most, rng)
-        where = Path("the frame" if hasattr(rows, "columns") else paths_of(rows)[0])
+        where = Path("the frame" if is_frame(rows) else paths_of(rows)[0])
     weighed = labels if weights is None else labels[weights > 0]
     check_both_labels(where, "scored", weighed, remedy="give more rows")
     return LabeledRows(columns=columns, labels=labels, weights=weights, target=target)
@@ -214,14 +216,14 @@ def _of_folder(
 
 def _of_log(
     scorer: Scorer,
-    rows: pd.DataFrame | str | Path | Sequence[str | Path],
+    rows: Frame | str | Path | Sequence[str | Path],
     target: int,
     most: int,
     rng: np.random.Generator,
 ) -> Found:
     layout = scorer.data.log_format
     reader = LogReader(layout)
-    pieces = reader.frame(rows) if hasattr(rows, "columns") else reader.files(paths_of(rows))
+    pieces = reader.frame(rows) if is_frame(rows) else reader.files(paths_of(rows))
     kept = _sample(pieces, layout.labels[target], most, rng)
     weights = np.asarray(kept.table[layout.weight]) if layout.weight else None
     labels = np.asarray(kept.table[layout.labels[target]])

@@ -27,6 +27,7 @@ from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.guessed import DATA
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.readers import check_input_files, staged_columns
@@ -249,6 +250,8 @@ def _data_of(run: Path, config: RunConfig) -> FilePath:
         InputError: if the folder is gone.
     """
     path = path_of(config.data)
+    if isinstance(path, Path) and not path.is_dir() and (run / DATA).is_dir():
+        return run / DATA  # of a run with its rows that was moved
     if isinstance(path, Path) and not path.is_dir():
         raise InputError(
             f"{path}: no such folder, but {run} was trained on it; give its new path as `data`"

@@ -1,0 +1,103 @@
+"""`cowclip fit`: from a raw log to an evaluated run in one command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+
+from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.cli.command import Command
+from cowclip_merlin.recipe import MODEL
+from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workflows.guess import IGNORE, ROLES
+from cowclip_merlin.workflows.guessed import DATA
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+
+_BY_ROWS = "by the rows"
+_GUESSED = "guessed"
+
+
+def _columns(help: str, default: tuple[str, ...] | None = ()) -> tuple[str, ...]:
+    """Define the field of columns whose role is given."""
+    return option(default, help, convert=parse_names, metavar="COLS", shown=_GUESSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Settings):
+    """What is fitted."""
+
+    files: tuple[FilePath, ...] = option_of(PrepareSettings, "files")
+    label: str = option(help="label column of 0 and 1", metavar="COL")
+    out: str = option(help="run folder to write, with the prepared rows in RUN/data", metavar="RUN")
+    categorical: tuple[str, ...] = _columns("id columns, as a,b,c")
+    continuous: tuple[str, ...] = _columns("numeric columns, as x,y,z")
+    multi: tuple[str, ...] = _columns("id columns with several values per row")
+    vector: tuple[str, ...] = _columns("columns with a vector of numbers per row")
+    time: tuple[str, ...] = _columns("column of dates or times; the last rows are the test rows")
+    weight: tuple[str, ...] = _columns("column with the weights of the rows")
+    ignore: tuple[str, ...] = _columns("columns to leave out")
+    text: tuple[str, ...] = option_of(PrepareSettings, "text")
+    separator: str | None = option_of(PrepareSettings, "separator", shown=_GUESSED)
+    test: tuple[FilePath, ...] = option_of(PrepareSettings, "test")
+    split: str | None = option_of(
+        PrepareSettings, "split", default=None, shown="time if a column has it, else random"
+    )
+    test_fraction: float | None = option_of(PrepareSettings, "test_fraction", shown="0.1")
+    model: str | None = option_of(RunSettings, "model", default=None, shown=MODEL)
+    epochs: int | None = option_of(RunSettings, "epochs", default=None, shown=_BY_ROWS)
+    batch_size: int | None = option_of(RunSettings, "batch_size", default=None, shown=_BY_ROWS)
+    mlp: tuple[int, ...] = option_of(RunSettings, "mlp", default=(), shown="400,400,400")
+    seed: int = option_of(RunSettings, "seed")
+    device: str = device_option()
+
+
+def run_fit(given: FitOptions) -> int:
+    """Prepare, train and evaluate; return 128 + the signal's number after a signal."""
+    from cowclip_merlin.fitting.fit import fit_run
+    from cowclip_merlin.training import Stopped
+
+    of_run = ("model", "epochs", "batch_size", "mlp", "seed")
+    of_data = ("separator", "test", "split", "test_fraction", "text")
+    settings, prepared = (
+        {name: value for name in names if (value := getattr(given, name)) not in (None, ())}
+        for names in (of_run, of_data)
+    )
+    if given.seed == RunSettings.seed:
+        del settings["seed"]
+    try:
+        fit_run(
+            given.files,
+            given.label,
+            out=given.out,
+            roles={role: getattr(given, role) for role in (*ROLES, IGNORE)},
+            prepared=prepared,
+            settings=settings,
+            device=given.device,
+        )
+    except Stopped as stop:
+        words = ["cowclip", "train", f"{given.out}/{DATA}", "--out", given.out, "--resume"]
+        print(
+            f"cowclip: stopped with a checkpoint; go on with {shlex.join(words)}", file=sys.stderr
+        )
+        return 128 + stop.signal_number
+    words = ["cowclip", "score", given.out, "NEW", "--out", "scores.csv"]
+    print(f"to score new rows: {shlex.join(words)}")
+    return 0
+
+
+FIT = Command(
+    help="guess the columns of a raw log, prepare, train and evaluate it",
+    settings=FitOptions,
+    run=run_fit,
+    examples="""examples:
+  cowclip fit log.csv --label click --out RUN
+  cowclip fit log.csv --label click --out RUN --continuous age,visits --ignore session
+  cowclip fit train.parquet --test test.parquet --label click --out RUN --model dcnv2
+
+It looks at the first 50,000 rows, prints which column has which role and why, and the two commands
+that do the same. Text and whole numbers are ids, numbers with fractions are numeric, lists have
+several values per row. Of a date or time, the hour and the weekday are ids, and the last tenth of
+the rows is held out. Columns with nearly one value a row are left out.""",
+)

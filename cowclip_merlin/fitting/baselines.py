@@ -1,0 +1,190 @@
+"""What a model must beat on the same test rows: the click rate, and a logistic regression.
+
+The regression has a weight for each id and number, the loss of scikit-learn's
+`LogisticRegression(C=1)` on one-hot columns, and is fitted by L-BFGS (Nocedal and Wright,
+Numerical Optimization, algorithm 7.4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.loading import ColumnArrays, open_columns
+from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.types import Array
+from cowclip_merlin.workflows import PreparedData
+
+MOST_ROWS = 500_000
+"""Training rows that the regression takes at most, chosen at random."""
+_STEPS, _MEMORY = 100, 10
+_TOLERANCE = 1e-4  # of the gradient's largest part per row
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """How well simple predictions are, on the test rows.
+
+    Attributes:
+        name: of the predictions, for a table.
+        auc: their AUC.
+        log_loss: in nats.
+    """
+
+    name: str
+    auc: float
+    log_loss: float
+
+
+def baselines(data: PreparedData, *, seed: int = 0) -> tuple[Baseline, Baseline]:
+    """Score the test rows by the click rate of the training rows, and by a logistic regression.
+
+    Args:
+        data: a prepared folder with one label of 0 and 1, and with test rows.
+        seed: chooses the training rows of the regression, if there are more than `MOST_ROWS`.
+    """
+    train, test = open_columns(data, "train"), open_columns(data, "test")
+    rate = float(np.average(train.labels[:, 0], weights=train.weights))
+    name = "logistic regression"
+    if len(train) > MOST_ROWS:
+        rows = np.random.default_rng(seed).choice(len(train), MOST_ROWS, replace=False)
+        train, name = train.take(np.sort(rows)), f"{name} on {MOST_ROWS:,} rows"
+    found = {
+        "always the click rate": np.full(len(test), rate),
+        name: logistic_regression(data, train)(test),
+    }
+    labels, weights = test.labels[:, 0], test.weights
+    return tuple(
+        Baseline(
+            name=name,
+            auc=roc_auc(labels, scores, sample_weight=weights),
+            log_loss=log_loss(labels, scores, sample_weight=weights),
+        )
+        for name, scores in found.items()
+    )
+
+
+def logistic_regression(data: PreparedData, train: ColumnArrays) -> Callable[[ColumnArrays], Array]:
+    """Fit a logistic regression; return what predicts the probabilities of rows, [n]."""
+    x = _Features.of(data, train)
+    y = train.labels[:, 0].astype(np.float64)
+    of_row = np.ones(len(y)) if train.weights is None else train.weights.astype(np.float64)
+
+    def loss(w: Vector) -> tuple[float, Vector]:
+        """Return the loss and its gradient; all weights but the intercept, the last, have L2."""
+        z = x.times(w)
+        value = float((of_row * (np.logaddexp(0, z) - y * z)).sum() + w[:-1] @ w[:-1] / 2)
+        gradient = x.transposed_times(of_row * (_sigmoid(z) - y))
+        gradient[:-1] += w[:-1]
+        return value, gradient
+
+    w = minimize(loss, np.zeros(x.weights), tolerance=_TOLERANCE * len(y))
+    return lambda rows: _sigmoid(_Features.of(data, rows).times(w))
+
+
+def _sigmoid(z: Vector) -> Vector:
+    return np.exp(-np.logaddexp(0, -z))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Features:
+    """One-hot ids, numbers and a 1 for each row; a column's values of a row sum to 1.
+
+    Attributes:
+        weights: number of columns of the matrix, W.
+        rows: number of rows, n.
+        columns: of each categorical column the places of its ids, the rows that have them, and
+            their values, each [m].
+        numbers: float64 [n, C].
+    """
+
+    weights: int
+    rows: int
+    columns: list[tuple[Array, Array, Vector]] = field(repr=False)
+    numbers: Vector = field(repr=False)
+
+    @classmethod
+    def of(cls, data: PreparedData, rows: ColumnArrays) -> _Features:
+        first, columns, every = 0, [], np.arange(len(rows))
+        for j, name in enumerate(data.categorical):
+            ids, sizes = rows.column(j)
+            of_row = np.repeat(every, sizes)
+            columns.append((first + ids.astype(np.int64), of_row, 1.0 / sizes[of_row]))
+            first += data.cardinalities[name]
+        which = slice(None) if rows.rows is None else rows.rows
+        numbers = rows.continuous[which].astype(np.float64)
+        weights = first + numbers.shape[1] + 1
+        return cls(weights=weights, rows=len(rows), columns=columns, numbers=numbers)
+
+    def times(self, w: Vector) -> Vector:
+        """Multiply the matrix [n, W] by weights [W]."""
+        z = self.numbers @ w[self._ids : -1] + w[-1]
+        for places, of_row, values in self.columns:
+            z += np.bincount(of_row, values * w[places], minlength=self.rows)
+        return z
+
+    def transposed_times(self, r: Vector) -> Vector:
+        """Multiply the transposed matrix by a number of each row, [n]."""
+        found = np.zeros(self.weights)
+        for places, of_row, values in self.columns:
+            found += np.bincount(places, values * r[of_row], minlength=self.weights)
+        found[self._ids : -1], found[-1] = self.numbers.T @ r, r.sum()
+        return found
+
+    @property
+    def _ids(self) -> int:
+        return self.weights - 1 - self.numbers.shape[1]
+
+
+def minimize(
+    loss: Callable[[Vector], tuple[float, Vector]], start: Vector, *, tolerance: float
+) -> Vector:
+    """Minimize a convex function by L-BFGS.
+
+    Args:
+        loss: returns the value and the gradient at a point.
+        start: the point to start at.
+        tolerance: stop if no part of the gradient is larger.
+
+    >>> minimize(lambda w: (float(((w - 3) ** 2).sum()), 2 * (w - 3)), np.zeros(2), tolerance=1e-9)
+    array([3., 3.])
+    """
+    w, (value, gradient) = start, loss(start)
+    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=_MEMORY)
+    for _ in range(_STEPS):
+        if np.abs(gradient).max() <= tolerance:
+            break
+        direction = _direction(gradient, pairs)
+        slope, step = float(direction @ gradient), 1.0
+        if not pairs:
+            step = min(1.0, 1.0 / np.abs(gradient).sum())
+        while True:  # Armijo's rule
+            found = loss(w + step * direction)
+            if found[0] <= value + 1e-4 * step * slope or step < 1e-12:
+                break
+            step /= 2
+        moved, turned = step * direction, found[1] - gradient
+        if (product := float(moved @ turned)) > 0:
+            pairs.append((moved, turned, product))
+        w, (value, gradient) = w + moved, found
+    return w
+
+
+def _direction(gradient: Vector, pairs: deque[tuple[Vector, Vector, float]]) -> Vector:
+    """Return minus the gradient, multiplied by an estimate of the inverse Hessian."""
+    q, shares = -gradient, []
+    for moved, turned, product in reversed(pairs):
+        shares.append((moved @ q) / product)
+        q = q - shares[-1] * turned
+    if pairs:
+        _, turned, product = pairs[-1]
+        q = q * product / (turned @ turned)
+    for (moved, turned, product), share in zip(pairs, reversed(shares)):
+        q = q + (share - (turned @ q) / product) * moved
+    return q

@@ -1,0 +1,123 @@
+"""Prepare, train and evaluate in one call: columns are guessed, and the result is compared."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.fitting.baselines import Baseline, baselines
+from cowclip_merlin.recipe import choose
+from cowclip_merlin.settings import words_of
+from cowclip_merlin.train import train
+from cowclip_merlin.training.evaluation import Evaluation
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.scoring.importance import importance
+from cowclip_merlin.training.trained_run import evaluate_run
+from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.guess import Guess
+from cowclip_merlin.workflows.guessed import DATA, GuessedLog, guessed_log, new_run_folder
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitReport:
+    """What a call of `fit` found.
+
+    Attributes:
+        guess: the roles of the columns.
+        model: name of the model.
+        test: metrics of the run on the test rows.
+        baselines: simpler predictions of the same rows.
+        columns: `importance` of each column on these rows.
+    """
+
+    guess: Guess = field(repr=False)
+    model: str
+    test: Evaluation
+    baselines: tuple[Baseline, ...]
+    columns: pd.DataFrame = field(repr=False)
+
+    def __str__(self) -> str:
+        """Return the comparison and the columns that matter as lines of text."""
+        error = self.test.auc_error
+        rows = [(each.name, f"{each.auc:.4f}", f"{each.log_loss:.4f}") for each in self.baselines]
+        auc = f"{self.test.auc:.4f}" + ("" if error != error else f" ± {error:.4f}")
+        rows.append((self.model, auc, f"{self.test.log_loss:.4f}"))
+        rows.insert(0, (f"{self.test.rows:,} test rows", "AUC", "log loss"))
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
+        table = zip(self.columns["column"], self.columns["auc_lost"])
+        lost = ", ".join(f"{name} {value:.3f}" for name, value in table)
+        return "\n".join([*lines, f"AUC lost if a column is shuffled: {lost}"])
+
+
+def fit_run(
+    rows: Frame | str | FilePath | Sequence[str | FilePath],
+    label: str,
+    *,
+    out: str | Path,
+    roles: Mapping[str, Sequence[str]] | None = None,
+    prepared: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+) -> FitReport:
+    """Guess the columns, prepare the rows in `out`/data, train in `out`, and evaluate.
+
+    It prints what it does.
+
+    Args:
+        rows: rows in memory, or raw files.
+        label: name of the label, of 0 and 1.
+        out: the run folder, which must be new.
+        roles: role -> columns that have it, whatever they look like; see `guess_columns`.
+        prepared: further arguments of `PrepareSettings`.
+        settings: arguments of `RunSettings`; the others follow from the rows.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: if an input is wrong; `out` is not there then, unless training has begun.
+        Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
+    """
+    with (
+        guessed_log(rows, label, given=roles, **prepared or {}) as log,
+        new_run_folder(out) as folder,
+    ):
+        print(log.guess.table())
+        if not is_frame(rows):
+            print("\n".join(["the same in two commands:", *_commands(log, out, settings or {})]))
+        data = log.prepare(folder / DATA)
+        chosen, words = choose(data, settings or {})
+        print(words)
+        train(data.path, chosen, out=folder, device=device)
+    report = FitReport(
+        guess=log.guess,
+        model=chosen.model,
+        test=evaluate_run(folder, data.path, device=device),
+        baselines=baselines(data, seed=chosen.seed),
+        columns=importance(folder, seed=chosen.seed, data=data.path, device=device),
+    )
+    print(report)
+    best = max(report.baselines, key=lambda each: each.auc)
+    if best.auc > report.test.auc and not is_frame(rows):
+        words = shlex.join(["cowclip", "tune", f"{out}/{DATA}", "--out", "TUNED"])
+        print(f"{best.name} is better on these rows; a search may help: {words}")
+    return report
+
+
+def _commands(log: GuessedLog, out: str | Path, settings: Mapping[str, Any]) -> list[str]:
+    """Return the commands that prepare and train as `fit_run` does."""
+    data = f"{out}-data"
+    known = {k: v for k, v in log.settings.items() if k not in ("kind", "files")}
+    words = ["prepare", "table", *map(str, log.files), "--out", data]
+    train = ["train", data, "--out", str(out), *words_of(RunSettings, settings)]
+    return [
+        "  " + shlex.join(["cowclip", *each])
+        for each in ([*words, *words_of(PrepareSettings, known)], train)
+    ]
