@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cowclip_merlin.workflows.guess import guess_columns
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, avazu, criteo, table
 from cowclip_merlin.workflows.prepare import prepare
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
@@ -17,6 +18,7 @@ __all__ = [
     "Recipe",
     "avazu",
     "criteo",
+    "guess_columns",
     "id_to_value",
     "prepare",
     "read_counts",

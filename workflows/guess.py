@@ -302,8 +302,9 @@ def _kind_of_texts(name: str, texts: pa.ChunkedArray) -> Kind:
         return "time", len(unique), {}
     for separator in _LISTS:
         has = pc.match_substring(texts, separator)
-        parts = pc.list_flatten(pc.split_pattern(unique, separator)).unique()
-        if pc.sum(has).as_py() >= 0.01 * len(texts) and len(parts) < len(unique):
+        every = pc.list_flatten(pc.split_pattern(unique, separator))
+        parts = every.unique()
+        if pc.sum(has).as_py() >= 0.01 * len(texts) and len(parts) < len(every):
             detail = f", separated by {separator}"
             return "lists", len(parts), {"separator": separator, "detail": detail}
     return "text", len(unique), {}
@@ -314,12 +315,13 @@ def _kind_of_numbers(name: str, values: Array) -> Kind:
     count = len(values)
     if not np.isfinite(values).all() or (values != np.floor(values)).any():
         return "number", count, {}
-    words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-    if words & _OF_TIMES and count > 1 and ((values >= 1e8) & (values < 2e9)).all():
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    told = next((word for word in reversed(words) if word in _OF_IDS | _OF_NUMBERS), "")
+    if _OF_TIMES.intersection(words) and count > 1 and ((values >= 1e8) & (values < 2e9)).all():
         return "time", count, {}
-    if count <= _FEW or words & _OF_IDS:
+    if count <= _FEW or told in _OF_IDS:
         return "whole", count, {}
-    if words & _OF_NUMBERS:
+    if told in _OF_NUMBERS:
         return "whole", count, {"as_id": False}
     if count > _MANY and _unevenness(values) > _UNEVEN:
         return "whole", count, {"as_id": False, "detail": ", unevenly spread"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -64,16 +65,29 @@ def guessed_log(
     """
     with ExitStack() as stack:
         if is_frame(rows):
-            folder = stack.enter_context(TemporaryDirectory())
-            files = (write_rows(rows, Path(folder) / "frame.parquet"),)
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            stack.enter_context(naming_frame(folder))
+            files = (write_rows(rows, folder / "frame.parquet"),)
         else:
             one = isinstance(rows, str | Path) or is_address(rows)
             files = tuple(expand(map(path_of, [rows] if one else rows)))
         guess = guess_columns(files, label, given, separator=separator)
+        if not any(guess.names(role) for role in ("categorical", "multi", "time")):
+            raise InputError(f"{files[0]}: no column looks like ids; name one in `categorical`")
         known = {"files": files} | guess.settings
         if settings.get("test"):
             known.pop("split", None)
         yield GuessedLog(files=files, guess=guess, settings=known | settings)
+
+
+@contextmanager
+def naming_frame(folder: Path) -> Iterator[None]:
+    """Name the frame in errors, not its files in this folder."""
+    try:
+        yield
+    except InputError as error:
+        words = re.sub(rf"{re.escape(str(folder))}/\w+\.parquet", "the frame", str(error))
+        raise type(error)(words) from error
 
 
 def write_rows(rows: Frame, file: Path) -> Path:

@@ -232,7 +232,7 @@ class Ingest:
         lines = None
         if by_time and self._format.time and self._split.test_fraction:
             self._find_first_test_time(files)
-        elif by_time:
+        if by_time and self.since is None:
             lines = sum(map(self._lines_of, files))
         for name in self.files:
             (self._stage / name).mkdir(parents=True)
@@ -277,6 +277,8 @@ class Ingest:
                     known = rows.table[name].drop_null()
                     parts.append(np.asarray(known.cast("int64")))
         times = np.concatenate([np.empty(0, np.int64), *parts])
+        if not len(times):  # all rows are damaged, as reading them will tell
+            return
         try:
             self.since = first_test_time(times, self._split)
         except InputError as error:

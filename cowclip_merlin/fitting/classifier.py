@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cowclip_merlin.addresses import FilePath, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.fit import fit_run
-from cowclip_merlin.fitting.labeled import Labeled, matrix_table
+from cowclip_merlin.fitting.labeled import Labeled, table_of
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.recipe import MOST_EPOCHS, PATIENCE, choose
 from cowclip_merlin.system.files import read_json, write_json
@@ -31,9 +31,9 @@ from cowclip_merlin.train import train
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.frames import Frame, arrow_table, is_frame
+from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
-from cowclip_merlin.workflows.guessed import DATA, guessed_log, new_run_folder
+from cowclip_merlin.workflows.guessed import DATA, guessed_log, naming_frame, new_run_folder
 
 ABOUT = "classifier.json"
 """File of a saved estimator: its parameters, its classes, and what it knows of its rows."""
@@ -147,7 +147,8 @@ class CTRClassifier:
 
     def predict(self, X: Rows) -> Array:
         """Return the class of each row whose probability is above a half, [n]."""
-        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        clicks = self.predict_proba(X)[:, 1] > 0.5
+        return self.classes_[clicks.astype(int)]
 
     def score(self, X: Rows, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the AUC of labeled rows: of rare clicks, the accuracy would say nothing."""
@@ -253,11 +254,16 @@ class CTRClassifier:
             run = {"validation_fraction": self.validation_fraction} | run
         else:
             rows = Labeled.of(X, y, sample_weight)
-            files, held_out, roles = rows.write(folder, self.validation_fraction, seed, roles)
+            with naming_frame(folder):
+                files, held_out, roles = rows.write(folder, self.validation_fraction, seed, roles)
             label, known = rows.label, {"classes": rows.classes, "names": rows.names}
             known |= {"features": rows.features}
             prepared["validation"] = (held_out,)
-        with self._quiet(), guessed_log(files, label, given=roles, **prepared) as log:
+        with (
+            naming_frame(folder),
+            self._quiet(),
+            guessed_log(files, label, given=roles, **prepared) as log,
+        ):
             print(log.guess.table())
             with new_run_folder(folder / "run") as out:
                 data = log.prepare(out / DATA)
@@ -309,7 +315,7 @@ class CTRClassifier:
     def _check_fitted(self) -> None:
         if self.__sklearn_is_fitted__():
             return
-        if "sklearn" in sys.modules:
+        if sys.modules.get("sklearn"):
             from sklearn.utils.validation import check_is_fitted
 
             check_is_fitted(self)
@@ -331,7 +337,7 @@ class CTRClassifier:
         """
         if not (is_frame(X) or hasattr(X, "__array__") or _is_list_of_rows(X)):
             return X
-        table, names = (arrow_table(X), X) if is_frame(X) else (matrix_table(X), None)
+        table, names = table_of(X)
         features = getattr(self, "n_features_in_", table.num_columns)
         if names is None and table.num_columns != features:
             raise InputError(

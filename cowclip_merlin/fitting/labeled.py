@@ -56,11 +56,12 @@ class Labeled:
         """
         import pyarrow as pa
 
-        table = arrow_table(X) if is_frame(X) else matrix_table(X)
+        table, names = table_of(X)
         if isinstance(y, str):
             if y not in table.column_names:
                 raise InputError(f"the frame has no column {y!r}; give its labels")
             y, table = np.asarray(table[y]), table.drop_columns([y])
+            names = table.column_names
         labels = _labels(y)
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         for what, values in (("y", labels), ("sample_weight", weights)):
@@ -69,9 +70,11 @@ class Labeled:
                     f"`{what}` has the shape {values.shape}, but there are {table.num_rows} rows; "
                     "give one value for each"
                 )
+        if weights is not None and not (weights > 0).any():
+            raise InputError("all weights in `sample_weight` are zero; give some above 0")
         classes = np.unique(labels)
-        if len(classes) < 2:
-            raise InputError("the labels have only one class; a classifier needs two")
+        if len(classes if weights is None else np.unique(labels[weights > 0])) < 2:
+            raise InputError("the rows have labels of only one class; a classifier needs two")
         if len(classes) > 2:
             kind = "continuous" if _is_continuous(classes) else "multiclass"
             words = "Unknown label type: continuous. " if kind == "continuous" else ""
@@ -79,7 +82,6 @@ class Labeled:
                 f"{words}Only binary classification is supported. The type of the target is {kind}"
                 f": {len(classes)} different labels"
             )
-        names = list(table.column_names) if is_frame(X) else None
         label, weight = (_free(name, table.column_names) for name in ("label", "weight"))
         table = table.append_column(label, pa.array((labels == classes[1]).astype(np.int8)))
         if weights is not None:
@@ -132,13 +134,23 @@ class Labeled:
         return table.append_column(NO_IDS, pa.array(["-"] * table.num_rows, pa.string()))
 
 
-def matrix_table(X: Any) -> pa.Table:
+def table_of(X: Frame | Array) -> tuple[pa.Table, list[str] | None]:
+    """Return rows in memory as a table, and the names of the columns if they have names."""
+    if not is_frame(X):
+        return _matrix_table(X), None
+    if hasattr(X, "iloc") and not any(isinstance(name, str) for name in X.columns):
+        return _matrix_table(X), None  # pandas numbers them
+    table = arrow_table(X)
+    return table, table.column_names
+
+
+def _matrix_table(X: Any) -> pa.Table:
     """Return a matrix as a table with the columns x0, x1, and so on.
 
     Raises:
         InputError: if it is no matrix of real numbers or texts.
 
-    >>> matrix_table([[1, 2.5], [3, 4.5]]).to_pydict()
+    >>> _matrix_table([[1, 2.5], [3, 4.5]]).to_pydict()
     {'x0': [1.0, 3.0], 'x1': [2.5, 4.5]}
     """
     import pandas as pd
