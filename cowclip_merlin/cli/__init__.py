@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, str] = {
     "experiment": "experiment:EXPERIMENT",
     "sweep": "experiment:SWEEP",
     "tune": "tune:TUNE",
+    "explain": "explain:EXPLAIN",
     "inspect": "scoring:INSPECT",
     "report": "experiment:REPORT",
 }

@@ -19,6 +19,7 @@ def folder(copy, tmp_path_factory):
         ("evaluate run data --predictions mine.csv", "mine.csv"),
         ("generate --rows 9 --out mine", "mine"),
         ("inspect run --out .", "clip.svg"),
+        ("explain table/RUN table/new.csv --out f.svg --repeats 1", "f.svg"),
         ("score table/RUN table/new.csv --out scores.csv", "scores.csv"),
     ],
 )

@@ -20,6 +20,7 @@ from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.raw.readers import check_input_files
 from cowclip_merlin.workflows.read_log import LogReader, RawRows, paths_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def importance(
     for name, value in (("repeats", repeats), ("max_rows", max_rows)):
         if value < 1:
             raise InputError(f"`{name}` is {value}; it must be at least 1")
+    if rows is not None and not hasattr(rows, "columns") and not _is_folder(rows):
+        check_input_files(paths_of(rows))  # before the run is loaded
     if not isinstance(run, Scorer):
         folder = data if data is not None or not _is_folder(rows) else rows
         run = Scorer(run, folder, device=device)
