@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train:TRAIN",
     "evaluate": "scoring:EVALUATE",
     "score": "scoring:SCORE",
+    "serve": "online.serving:SERVE_RUN",
     "export": "scoring:EXPORT",
     "online": "online:ONLINE",
     "scale": "bench:SCALE",

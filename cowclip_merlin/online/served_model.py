@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
+    from cowclip_merlin.training.run_settings import RunSettings
 
 
 READERS = 16
@@ -164,11 +165,11 @@ class DenseScorer:
     """The part of a model behind its embedding lookups, with its own dense weights.
 
     Args:
-        settings: of the model.
+        run: settings of the model.
         features: columns of the log.
     """
 
-    def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+    def __init__(self, run: RunSettings, features: LogFeatures) -> None:
         from cowclip_merlin.models import multi_task
         from cowclip_merlin.models.features import Features
         from cowclip_merlin.online.training.trainer import log_schema
@@ -176,7 +177,6 @@ class DenseScorer:
         from cowclip_merlin.training.starting.warm_start import scoring_weights
 
         tf, fields = compat.tensorflow(), len(features.categorical)
-        run = settings.run
         # The tables of this model stay empty: rows come from outside.
         model = build_model_of(
             run,
@@ -197,7 +197,8 @@ class DenseScorer:
             rows = [block.combine(each, Ids(None, *lengths)) for each in rows]
             wide = tf.concat(rows[1:], axis=2) if len(rows) > 1 else None
             z = block.logits_of(Features(rows[0], wide, numbers))
-            return multi_task.values_of(tf.cast(z, tf.float32), features.targets)
+            found = multi_task.values_of(tf.cast(z, tf.float32), features.targets)
+            return found if len(features.targets) > 1 else tf.reshape(found, [-1])
 
         # TensorFlow would warn of new functions in a loop when there are many copies.
         self._score = score.get_concrete_function()
@@ -312,7 +313,7 @@ class ServedModel:
         folder = path_of(run) / "snapshots"
         snapshot = load_part(folder, number, GrowingParts(_TABLE), wanted=_is_served)
         lacking, arrays = lacking_in(snapshot.extra, features), snapshot.arrays
-        scorer = DenseScorer(settings, features)
+        scorer = DenseScorer(settings.run, features)
         try:
             scorer.restore(arrays, _DENSE, lacking=lacking)
             state = part_of(arrays, _TABLE)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.addresses import FilePath, local_folder
+from cowclip_merlin.addresses import FilePath, local_folder, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.row_order import NUMPY, ORDERS
 from cowclip_merlin.scaling import Hyperparameters
@@ -16,6 +16,7 @@ from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.machine import versions
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workflows.guessed import DATA
 
 FORMAT_VERSION = 2
 CONFIG = "config.json"
@@ -99,6 +100,27 @@ def local_run(run: str | FilePath) -> Path:
         InputError: if there is no run at the address, or it cannot be reached.
     """
     return local_folder(run, CONFIG)
+
+
+def data_of_run(run: Path, config: RunConfig, *, name: str = "`data`") -> FilePath:
+    """Return the folder that a run was trained on.
+
+    Args:
+        run: the run folder.
+        config: its configuration.
+        name: where the user can give the folder, for the error.
+
+    Raises:
+        InputError: if the folder is gone.
+    """
+    path = path_of(config.data)
+    if isinstance(path, Path) and not path.is_dir() and (run / DATA).is_dir():
+        return run / DATA  # of a run with its rows that was moved
+    if isinstance(path, Path) and not path.is_dir():
+        raise InputError(
+            f"{path}: no such folder, but {run} was trained on it; give its new path as {name}"
+        )
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)

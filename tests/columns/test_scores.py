@@ -24,6 +24,8 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.serving.live.follower import FixedModel
+from cowclip_merlin.serving.live.settings import ServingLimits
 from cowclip_merlin.training import Scorer, evaluate_run, load_run
 from cowclip_merlin.workflows import PrepareSettings, prepare
 
@@ -239,6 +241,64 @@ def stream(data, run, settings_of, tmp_path_factory):
     made.sync()
     with client_of(follower_of(made)) as client:
         yield made.trainer, client
+
+
+class TestFixed:
+    """The server of a run that is trained no further."""
+
+    @pytest.fixture(scope="class")
+    def server(self, run):
+        with client_of(FixedModel.of_run(run.path), ServingLimits(), log_name="RUN") as client:
+            yield client
+
+    def predictions(self, server, rows):
+        events = json.loads(json.dumps(rows.to_dict("records"), default=float))
+        answer = server.post(URL, json={"events": events})
+        assert answer.status_code == 200, answer.text
+        return [[*each.values()] for each in answer.json()["predictions"]]
+
+    @pytest.mark.parametrize("texts", [False, True])
+    def test_it_answers_the_scores(self, server, scores, texts):
+        rows = frame()[INPUTS].head(1000)
+        if texts:
+            rows = rows.assign(**{n: rows[n].map(as_text) for n in (*LISTS, *VECTORS)})
+        close(self.predictions(server, rows), scores[:1000])
+        close(self.predictions(server, rows[7:8]), scores[7:8])
+
+    def test_values_that_are_new_or_missing(self, run, server):
+        rows = frame()[INPUTS].head(3).copy()
+        rows["user"] = ["new", None, ""]
+        rows["item"] = [None, "new", "i1"]
+        rows["age"] = pd.Series([None, 7, 1e9], dtype=object)
+        rows["tags seen"] = [[], ["new", "t1"], ["", "t2", "t3", "t4", "t5"]]
+        close(self.predictions(server, rows), cc.score(run.path, rows))
+
+    def test_its_pages_are_those_of_a_run(self, server):
+        status = server.get("/v1/status").json()
+        assert (status["run"], status["log"], status["state"]) == ("RUN", None, "serving")
+        assert "cowclip_ready 1.0" in server.get("/metrics").text
+        assert server.get("/ready").json() == {"ready": True}
+        document = server.get("/openapi.json").json()
+        assert "of a run" in document["info"]["description"]
+        body = document["paths"][URL]["post"]["requestBody"]["content"]["application/json"]
+        assert {*body["example"]["events"][0]} == {*INPUTS}
+        assert server.post(URL, json=body["example"]).status_code == 200
+
+    @pytest.mark.parametrize("name", ROLES_OF_INPUTS)
+    def test_a_wrong_request_is_one_line(self, server, name):
+        usual = json.loads(json.dumps(frame()[INPUTS].to_dict("records")[0], default=float))
+        for column, value, reason in ROLES[name].messages:
+            if "\ud800" in str(value) or (isinstance(value, list) and value[:1] == [10**400]):
+                continue  # the client cannot send it
+            body = json.dumps({"events": [usual | {column: value}]})
+            answer = server.post(URL, content=body, headers={"content-type": "application/json"})
+            error = answer.json()["error"]
+            assert answer.status_code in (400, 422) and "\n" not in error
+            assert error.startswith(f"event 0: {reason}") or "NaN" in body or "Infinity" in body
+        first = ROLES[name].columns[0]
+        lacking = {f"{k}s" if k == first else k: v for k, v in usual.items()}
+        error = server.post(URL, json={"events": [lacking]}).json()["error"]
+        assert error.startswith(f"event 0: no {first!r}, but '{first}s'; give ")
 
 
 class TestOnline:

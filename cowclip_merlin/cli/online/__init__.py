@@ -13,7 +13,7 @@ COMMANDS: Mapping[str, str] = {
     "join": "logs:JOIN",
     "train": "stream:TRAIN",
     "rollback": "stream:ROLLBACK",
-    "serve": "stream:SERVE",
+    "serve": "serving:SERVE",
     "demo": "stream:DEMO",
 }
 """Command -> its module, and the name of its `Command` there."""

@@ -10,6 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from difflib import get_close_matches
 from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -122,7 +123,9 @@ class StreamColumn:
             try:
                 cells[i] = convert(row.get(self.name) if self.optional else row[self.name])
             except KeyError:
-                damage.reasons[i] = f"no {self.name!r}; {self.remedy}"
+                near = get_close_matches(self.name, map(str, row), n=1)
+                instead = f", but {near[0]!r}" if near else ""
+                damage.reasons[i] = f"no {self.name!r}{instead}; {self.remedy}"
             except ValueError as error:
                 damage.reasons[i] = str(error)
         return cells

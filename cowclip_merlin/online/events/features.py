@@ -76,8 +76,6 @@ class LogFeatures:
     def __post_init__(self) -> None:
         """Check the labels."""
         check_targets(self.labels, self.regression)
-        if (first := self.label) in self.regression:
-            raise InputError(f"the first label {first!r} is a number; put a label of 0 and 1 first")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -270,6 +268,9 @@ class _FeaturesFile:
             )
         except InputError as error:
             self._refuse(str(error), "regression")
+        if label in regression:  # whose AUC the training follows
+            words = f"the first label {label!r} is a number; put a label of 0 and 1 first"
+            self._refuse(words, "regression")
         if not features.inputs:
             self._refuse("names no categorical and no continuous column; name at least one")
         self._check_roles(features)

@@ -41,6 +41,9 @@ Floats = npt.NDArray[np.floating]
 MISSING = -(2**63)
 """Id of a missing value."""
 
+_FEW = 16
+"""Values that are faster one by one, as those of a request are."""
+
 _SHORT_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # fits 64 bits for sure
 _LONG_WHOLE = r"^-?[1-9][0-9]{18}$"  # may fit
 
@@ -92,6 +95,10 @@ def text_ids(column: ArrowColumn, *, keep_text: bool = False) -> npt.NDArray[np.
 
     if pa.types.is_int64(column.type):
         return np.array(column.fill_null(MISSING))  # one that may be written
+    if len(column) <= _FEW:
+        id_of = _id_of_text if keep_text else text_id
+        ids = [id_of(text) if text else MISSING for text in column.to_pylist()]
+        return np.array(ids, np.int64)
     encoded = one_array(column).dictionary_encode()
     # One more than there are values: null is the last.
     texts = encoded.dictionary if keep_text else whole_texts(encoded.dictionary)[0]

@@ -115,7 +115,7 @@ class ServingCopy:
             [table.shape[1] for table in trainer.tables],
             field_of_column=trainer.table.field_of_column,
         )
-        scorer = DenseScorer(trainer.settings, trainer.features)
+        scorer = DenseScorer(trainer.settings.run, trainer.features)
         self.model = ServedModel(trainer.features, table, scorer, Version(0, 0, {}))
 
     def start(self) -> None:

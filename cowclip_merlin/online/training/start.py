@@ -11,6 +11,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath, is_address
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.embedding import look_up
 from cowclip_merlin.online.events.values import MISSING, NumberScaling, text_ids
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.targets import described, only_clicks
@@ -72,7 +73,7 @@ class OfflineStart:
         model = load_run(self._run, self._data.path, device="cpu")
         layers = model.row_sync.layers
         for field, name in enumerate(self._trainer.features.tables):
-            numbers, ids = self._vocabulary(name)
+            numbers, ids = ids_of_table(self._data, name)
             column = self._data.categorical.index(name)
             own = self._trainer.table.takes(np.full(len(ids), field), ids)
             numbers, ids = numbers[own], ids[own]
@@ -80,23 +81,11 @@ class OfflineStart:
             if self._trainer.settings.absent == "trained":
                 numbers, rows = np.append(numbers, SPECIAL["oov"]), np.append(rows, field)
             for layer, memory in zip(layers, self._trainer.table.memory, strict=True):
-                for part in _parts(len(rows)):
-                    memory.w[rows[part]] = _read_rows(layer, column, numbers[part])
+                for part in parts(len(rows)):
+                    memory.w[rows[part]] = read_rows(layer, column, numbers[part])
         mine, theirs = self._trainer.dense_variables, scoring_weights(model)
         for variable, trained in zip(mine, theirs, strict=True):
             variable.assign(trained)
-
-    def _vocabulary(self, name: str) -> tuple[Array, Array]:
-        """Row numbers in a table of the run, and the 64-bit ids of their values."""
-        counts = read_counts(self._data, name)
-        known = counts.filter(counts["value"].is_valid())
-        log_format = self._data.log_format
-        how = {"keep_text": log_format.keeps_text(name)}
-        ids = [text_ids(chunk, **how) for chunk in known["value"].chunks]  # not joined: 2 GiB each
-        numbers, ids = np.asarray(known["id"]), np.concatenate([np.empty(0, np.int64), *ids])
-        if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
-            return numbers, ids
-        return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
 
     def _refuse_other_targets(self, features: LogFeatures) -> None:
         theirs, mine = self._data.targets, features.targets
@@ -204,12 +193,26 @@ def _lengths(vectors: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({length})" for name, length in vectors.items()) or "none"
 
 
-def _parts(n: int, size: int = 1 << 18) -> Iterator[slice]:
+def ids_of_table(data: PreparedData, name: str) -> tuple[Array, Array]:
+    """Return the row numbers of a run's table, and the 64-bit ids of their values, both [n]."""
+    counts, log_format = read_counts(data, name), data.log_format
+    known = counts.filter(counts["value"].is_valid())
+    how = {"keep_text": log_format.keeps_text(name)}
+    ids = [text_ids(chunk, **how) for chunk in known["value"].chunks]  # not joined: 2 GiB each
+    numbers, ids = np.asarray(known["id"]), np.concatenate([np.empty(0, np.int64), *ids])
+    if set(log_format.tables[name]) <= set(log_format.multi):  # a list has no missing value
+        return numbers, ids
+    return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
+
+
+def parts(n: int, size: int = 1 << 18) -> Iterator[slice]:
+    """Cut n rows into slices that fit into memory several times."""
     return (slice(start, start + size) for start in range(0, n, size))
 
 
-def _read_rows(layer: FusedEmbedding, column: int, numbers: Array) -> Array:
+def read_rows(layer: FusedEmbedding, column: int, numbers: Array) -> Array:
     """Rows of one column's ids in a fixed table, float32 [n, d]."""
     ids = np.zeros((len(numbers), len(layer.field_of_column)), np.int64)
     ids[:, column] = numbers
-    return layer(Ids(ids))[:, column].numpy()
+    (found,) = look_up([layer], Ids(ids), False, None)
+    return found[:, column].numpy()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import (
     LogRefused,
@@ -22,6 +23,7 @@ from cowclip_merlin.online.logs.message_log import (
 from cowclip_merlin.online.new_columns import COLUMNS
 from cowclip_merlin.online.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
+from cowclip_merlin.types import JsonObject
 
 MOST = 16
 """Starts that a search remembers; the trainer keeps two snapshots."""
@@ -319,3 +321,34 @@ class Follower:
         if self._beside is not None:
             self.model, self._beside = self._beside, None
             self.counts.swaps += 1
+
+
+@dataclass(frozen=True)
+class FixedModel:
+    """Stands where a `Follower` does, for a model that follows no log.
+
+    Attributes:
+        model: the model.
+        example: an event that it can score, for the document of the interface.
+    """
+
+    model: ServedModel
+    example: JsonObject
+    counts: None = None
+    problem: None = None
+    waiting_for: None = None
+
+    @classmethod
+    def of_run(cls, run: str | FilePath, data: str | FilePath | None = None) -> FixedModel:
+        """Load the model of a run of `cowclip train`.
+
+        Args:
+            run: the run folder.
+            data: the folder that it was trained on; None: where it was then.
+
+        Raises:
+            InputError: the run or the folder is missing, damaged, or another one.
+        """
+        from cowclip_merlin.online.fixed_model import load_fixed_model  # imports TensorFlow
+
+        return cls(*load_fixed_model(run, data))

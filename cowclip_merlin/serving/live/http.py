@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cowclip_merlin import __version__
-from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.follower import FixedModel, Follower
 from cowclip_merlin.serving.live.requests import (
     CLIENT_LEFT,
     CLOSE,
@@ -33,6 +33,7 @@ SAMPLE_EVERY = 1.0
 """Seconds between two samples for the charts."""
 
 _ABOUT = "Click probabilities of a model that is being trained."
+_ABOUT_FIXED = "Click probabilities of the model of a run."
 # The pages load nothing from elsewhere, and may not be shown inside other pages.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -47,7 +48,7 @@ _HEADERS = [
 
 
 def make_app(
-    follower: Follower,
+    follower: Follower | FixedModel,
     limits: ServingLimits,
     *,
     log_name: str,
@@ -57,19 +58,20 @@ def make_app(
     """Make the application of one server.
 
     Args:
-        follower: which has the model; someone else calls its `run`.
+        follower: which has the model; someone else calls its `run`, if it follows a log.
         limits: of requests.
-        log_name: address of the sync log, for the status.
+        log_name: address of the sync log, or the folder of the run, for the status.
         token: that requests have to send; None for none.
         names: of this server, besides localhost; "*" for all.
     """
     requests = RequestLog()
     predictor = Predictor(follower, limits, requests)
     status = ServerStatus(follower, requests, log_name)
+    fixed = isinstance(follower, FixedModel)
     app = FastAPI(
         title="CowClip-Merlin",
         version=__version__,
-        description=_ABOUT,
+        description=_ABOUT_FIXED if fixed else _ABOUT,
         docs_url=None,  # that page needs a network
         redoc_url=None,
         redirect_slashes=False,
@@ -101,7 +103,7 @@ def make_app(
                 **refused,
             ),
         },
-        openapi_extra={"requestBody": PREDICT_BODY},
+        openapi_extra={"requestBody": body_of(follower.example if fixed else _EXAMPLE)},
     )
     async def predict(request: Request) -> Response:
         """Return the probability of a click for each event, and the version of the model."""
@@ -238,34 +240,32 @@ def answer_to(refusal: Refusal) -> Response:
     return JSONResponse(refusal.content(), refusal.status, headers=refusal.headers)
 
 
-_EXAMPLE = {"events": [{"user": 7, "item": "i12", "site": None, "price": 4.5}]}
+_EXAMPLE: JsonObject = {"user": 7, "item": "i12", "site": None, "price": 4.5}
 
-PREDICT_BODY: JsonObject = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "required": ["events"],
+    "properties": {
+        "events": {
+            "type": "array",
+            "minItems": 1,
+            "description": "Each event has all columns of /v1/status; null is a missing value. A "
+            "column with several values per row takes a list, or text with its separator. So does "
+            "a vector, whose length /v1/status says; it cannot be missing. Other columns are "
+            "ignored.",
+            "items": {
                 "type": "object",
-                "required": ["events"],
-                "properties": {
-                    "events": {
-                        "type": "array",
-                        "minItems": 1,
-                        "description": "Each event has all columns of /v1/status; null is a "
-                        "missing value. A column with several values per row takes a list, or text "
-                        "with its separator. So does a vector, whose length /v1/status says; it "
-                        "cannot be missing. Other columns are ignored.",
-                        "items": {
-                            "type": "object",
-                            "additionalProperties": {"type": ["string", "number", "null", "array"]},
-                        },
-                    }
-                },
+                "additionalProperties": {"type": ["string", "number", "null", "array"]},
             },
-            "example": _EXAMPLE,
         }
     },
 }
+
+
+def body_of(event: JsonObject) -> JsonObject:
+    """Return the description of a request's body, with an event as the example."""
+    content = {"schema": _SCHEMA, "example": {"events": [event]}}
+    return {"required": True, "content": {"application/json": content}}
 
 
 class ModelVersion(BaseModel):

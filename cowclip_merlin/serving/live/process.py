@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import resource
+import shlex
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,17 +27,21 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
-from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.follower import FixedModel, Follower
 from cowclip_merlin.serving.live.http import make_app
 from cowclip_merlin.serving.live.settings import Listening, ServingLimits
 from cowclip_merlin.system.processes import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
+from cowclip_merlin.training.run_config import RunConfig, data_of_run, local_run
+from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workflows import PreparedData
 
 LOG = logging.getLogger("cowclip.serve")
 
 _HEADER_BYTES = 1 << 16  # of a request's first line and headers at most
 _BACKLOG = 256  # connections that wait to be accepted
 _OTHER_FILES = 100  # that a server has open besides its connections
+_LONGEST_SHOWN = 500  # characters of a request to try
 _TURN = 0.001  # seconds that a Python thread works while others wait; Python's default is 0.005
 
 
@@ -62,25 +68,85 @@ def serve(
         InputError: the log's address, the host or a file is wrong, or the port is not free.
         LogRefused: the log's server refuses access before there is a model to serve.
     """
+    with suppress(LogUnavailable):  # a server that is away may come later
+        open_log(log).close()
+
+    def load() -> Follower:
+        return Follower(lambda: open_log(log), run=run, name=shown_address(log))
+
+    _serve(load, log, listening, token, limits, access_log=access_log)
+
+
+def serve_run(
+    run: str | Path,
+    *,
+    data: str | Path | None = None,
+    listening: Listening | None = None,
+    token: str | None = None,
+    limits: ServingLimits | None = None,
+    access_log: bool = False,
+) -> None:
+    """Serve the model of a run of `cowclip train` until SIGINT or SIGTERM.
+
+    Args:
+        run: the run folder.
+        data: the folder that it was trained on; None: where it was then.
+        listening: as for `serve`, like the others.
+        token: that requests have to send.
+        limits: of requests.
+        access_log: whether to print a line for each request.
+
+    Raises:
+        InputError: the run, its folder, the host or a file is wrong, or the port is not free.
+    """
+    config = RunConfig.load(local_run(run))
+    # What is wrong here is said before TensorFlow starts.
+    prepared = PreparedData.load(data_of_run(Path(run), config) if data is None else data)
+
+    def load() -> FixedModel:
+        LOG.info("loading %s", run)
+        return FixedModel.of_run(run, prepared.path)
+
+    _serve(load, str(run), listening, token, limits, access_log=access_log)
+
+
+def _serve(
+    load: Callable[[], Follower | FixedModel],
+    name: str,
+    listening: Listening | None,
+    token: str | None,
+    limits: ServingLimits | None,
+    *,
+    access_log: bool,
+) -> None:
+    """Listen, set up TensorFlow, load what has the model, and serve it."""
     limits, listening = limits or ServingLimits(), listening or Listening()
     tls = listening.tls
     _check_tls(tls)
     _check_connections(limits)
-    with suppress(LogUnavailable):  # a server that is away may come later
-        open_log(log).close()
     listener = _listen(listening.host, listening.port)
     _set_up_tensorflow(limits.threads)
-    follower = Follower(lambda: open_log(log), run=run, name=shown_address(log))
-    app = make_app(follower, limits, log_name=log, token=token, names=listening.names)
+    follower = load()
+    app = make_app(follower, limits, log_name=name, token=token, names=listening.names)
     config = http_config(app, limits, tls, access_log=access_log)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if tls else "http"
-    LOG.info("serving %s://%s:%d from %s", scheme, shown, port, shown_address(log))
+    url = f"{'https' if tls else 'http'}://{shown}:{port}"
+    LOG.info("serving %s from %s", url, shown_address(name))
+    if isinstance(follower, FixedModel):
+        LOG.info("try it: %s", _request_of(follower.example, url))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     server = uvicorn.Server(config)
     with _following(follower, server):
         server.run(sockets=[listener])
+
+
+def _request_of(event: JsonObject, url: str) -> str:
+    """Return the command that sends a short event, or where to find a long one."""
+    body = json.dumps({"events": [event]}, ensure_ascii=False)
+    if len(body) > _LONGEST_SHOWN:
+        return f"{url}/docs"
+    return f"curl --json {shlex.quote(body)} {url}/v1/predict"
 
 
 def http_config(
@@ -219,8 +285,13 @@ def _set_up_tensorflow(threads: int) -> None:
 
 
 @contextmanager
-def _following(follower: Follower, server: uvicorn.Server) -> Iterator[None]:
+def _following(follower: Follower | FixedModel, server: uvicorn.Server) -> Iterator[None]:
     """Follow the log in a thread within the block; a refusal ends the server, and is raised."""
+    if isinstance(follower, FixedModel):
+        gc.collect()
+        gc.freeze()
+        yield
+        return
     from cowclip_merlin.online.training import trainer  # noqa: F401  imports Merlin Models
 
     stop, refusals = threading.Event(), []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.served_model import Prediction, Version
-    from cowclip_merlin.serving.live.follower import Follower
+    from cowclip_merlin.serving.live.follower import FixedModel, Follower
 
 MOST_REASONS = 20
 """Damaged events that an answer names."""
@@ -272,7 +272,9 @@ class Predictor:
         log: counts them.
     """
 
-    def __init__(self, follower: Follower, limits: ServingLimits, log: RequestLog) -> None:
+    def __init__(
+        self, follower: Follower | FixedModel, limits: ServingLimits, log: RequestLog
+    ) -> None:
         self._follower, self._limits, self._log = follower, limits, log
         self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="predict")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cowclip_merlin.online.served_model import ServedModel
-    from cowclip_merlin.serving.live.follower import Follower
+    from cowclip_merlin.serving.live.follower import FixedModel, Follower
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -77,12 +77,14 @@ class ServerStatus:
     Args:
         follower: which has the model.
         requests: their counts.
-        log_name: address of the sync log.
+        log_name: address of the sync log, or the folder of the run.
     """
 
-    def __init__(self, follower: Follower, requests: RequestLog, log_name: str) -> None:
+    def __init__(
+        self, follower: Follower | FixedModel, requests: RequestLog, log_name: str
+    ) -> None:
         self.follower, self.requests = follower, requests
-        self._log_name, self._begun = shown_address(log_name), time.monotonic()
+        self._name, self._begun = shown_address(log_name), time.monotonic()
         self._registry = registry_of(self._families)
         self.samples: deque[JsonObject] = deque(maxlen=SAMPLES)
 
@@ -99,13 +101,18 @@ class ServerStatus:
             "memory_megabytes": round(resident_megabytes(), 1),
             "model": None if model is None else _model_content(model),
             "sync": None if model is None else _sync_content(model.version.info),
-            "log": {
-                "name": self._log_name,
-                "messages_behind": follower.behind,
-                **asdict(follower.counts),
-            },
+            **({"run": self._name} if follower.counts is None else {}),
+            "log": self._log_content(),
             "requests": self._requests_content(),
         }
+
+    def _log_content(self) -> JsonObject | None:
+        """Return what the follower has read; None of a model that follows no log."""
+        follower = self.follower
+        if follower.counts is None:
+            return None
+        counts = asdict(follower.counts)
+        return {"name": self._name, "messages_behind": follower.behind, **counts}
 
     def _requests_content(self) -> JsonObject:
         requests = self.requests

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
-from cowclip_merlin.addresses import FilePath, is_address, path_of, uploaded_file
+from cowclip_merlin.addresses import FilePath, is_address, uploaded_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, StreamedData
 from cowclip_merlin.loading.column_arrays import ColumnIds, vector_places
 from cowclip_merlin.loading.device_data import as_float_arrays, to_device
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.training.run import set_up_tensorflow
-from cowclip_merlin.training.run_config import RunConfig, local_run
+from cowclip_merlin.training.run_config import RunConfig, data_of_run, local_run
 from cowclip_merlin.training.run_logs import value_names
 from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.scoring.new_values import NewValues
@@ -27,7 +27,6 @@ from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.frames import Frame, is_frame
-from cowclip_merlin.workflows.guessed import DATA
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.readers import check_input_files, staged_columns
@@ -71,7 +70,7 @@ class Scorer:
     ) -> None:
         run = local_run(run)
         config = RunConfig.load(run)
-        self.data = PreparedData.load(_data_of(run, config) if data is None else data)
+        self.data = PreparedData.load(data_of_run(run, config) if data is None else data)
         set_up_tensorflow(config.settings.seed, device)
         model = load_run(run, self.data.path, device=device)
         self._workflow = self._workflow_of_raw_rows()
@@ -241,22 +240,6 @@ def _matrix(ids: Array, lengths: Array) -> npt.NDArray[np.int64]:
     found = np.zeros((len(lengths), lengths.max(initial=0)), np.int64)
     found[np.arange(found.shape[1]) < lengths[:, np.newaxis]] = ids
     return found
-
-
-def _data_of(run: Path, config: RunConfig) -> FilePath:
-    """Return the folder that a run was trained on.
-
-    Raises:
-        InputError: if the folder is gone.
-    """
-    path = path_of(config.data)
-    if isinstance(path, Path) and not path.is_dir() and (run / DATA).is_dir():
-        return run / DATA  # of a run with its rows that was moved
-    if isinstance(path, Path) and not path.is_dir():
-        raise InputError(
-            f"{path}: no such folder, but {run} was trained on it; give its new path as `data`"
-        )
-    return path
 
 
 def _check_finite(scaled: npt.NDArray[np.float32], rows: RawRows, name: str) -> None:

@@ -29,7 +29,7 @@ class Server:
     def __init__(self, trainer):
         dims = [table.shape[1] for table in trainer.tables]
         self.table = ServingTable(2, trainer.table.capacity, dims)
-        self.scorer = DenseScorer(trainer.settings, trainer.features)
+        self.scorer = DenseScorer(trainer.settings.run, trainer.features)
         self.kinds, self.infos = [], []
 
     def apply_all(self, log):
@@ -239,7 +239,7 @@ def test_servers_have_the_inference_form(tmp_path, settings_of, events, model, h
     server.apply_all(FileLog(tmp_path / "sync"))
     np.testing.assert_allclose(server.predict(batch), wanted, atol=1e-6)
     np.testing.assert_array_equal(server.predict(batch), server.predict(batch))
-    begun = DenseScorer(settings, FEATURES)  # a server that starts with a snapshot
+    begun = DenseScorer(settings.run, FEATURES)  # a server that starts with a snapshot
     begun.restore(load_snapshot(tmp_path / "run/snapshots").arrays, "trainer.dense")
     for mine, theirs in zip(begun.variables, server.scorer.variables, strict=True):
         np.testing.assert_array_equal(mine, theirs, err_msg=mine.name)

@@ -13,10 +13,13 @@ import urllib.request
 
 
 class ServerProcess:
-    """`cowclip online serve` on a free port; use it in a `with` block."""
+    """`cowclip online serve` on a free port; use it in a `with` block.
 
-    def __init__(self, log, *options):
-        command = [sys.executable, "-m", "cowclip_merlin", "online", "serve", "--from", str(log)]
+    `words` are those of another command.
+    """
+
+    def __init__(self, log, *options, words=("online", "serve", "--from")):
+        command = [sys.executable, "-m", "cowclip_merlin", *words, str(log)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", *map(str, options)],
             stderr=subprocess.PIPE, text=True,
