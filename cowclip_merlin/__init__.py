@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.fitting.classifier import CTRClassifier, fit, load
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip, RowWiseAdagrad
+    from cowclip_merlin.serving.saved_model import export
     from cowclip_merlin.training.scoring.importance import importance
     from cowclip_merlin.training.scoring.scorer import score
 
@@ -47,6 +48,7 @@ __all__ = [
     "RowWiseAdagrad",
     "diagnostics",
     "fit",
+    "export",
     "importance",
     "load",
     "load_model",
@@ -71,6 +73,7 @@ _LAZY = {
     "roc_auc": "metrics",
     "log_loss": "metrics",
     "fit": "fitting.classifier",
+    "export": "serving.saved_model",
     "importance": "training.scoring.importance",
     "load": "fitting.classifier",
     "score": "training.scoring.scorer",

@@ -93,7 +93,7 @@ def save_and_load(settings: RunSettings, data, path: Path) -> None:
 
 def export_and_call(run: Path, data, path: Path) -> None:
     tf = compat.tensorflow()
-    assert main(["export", str(run), str(data.path), "--out", str(path)]) == 0
+    assert main(["export", str(run), str(data.path), "--out", str(path), "--ids"]) == 0
     score = tf.saved_model.load(str(path)).signatures["serving_default"]
     lists = data.log_format.multi
     given = {n: tf.ones([5, 1] if n in lists else [5], tf.int64) for n in data.categorical}

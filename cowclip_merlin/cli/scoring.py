@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.cli.command import (
     Command,
     CommandParser,
@@ -254,8 +255,12 @@ class ExportOptions(Settings):
     """What is exported."""
 
     run_folder: str = run_folder()
-    data: str = option(help="folder that the run was trained on", flag="data", metavar="DATA")
+    data: str | None = option(
+        None, "folder that RUN was trained on (default: where it was then)", flag="data",
+        nargs="?", metavar="DATA",
+    )  # fmt: skip
     out: str = option(help="folder to write", metavar="MODEL|REPO")
+    ids: bool = option(False, "take ids and scaled numbers, as DATA has them")
     triton: bool = option(
         False, "write a model repository that takes raw values, with the workflow inside"
     )
@@ -264,7 +269,7 @@ class ExportOptions(Settings):
 
 def add_export_options(parser: CommandParser) -> None:
     """Add the options of `cowclip export`, those for Triton in a group."""
-    add_options(parser, ExportOptions, "run_folder", "data", "out")
+    add_options(parser, ExportOptions, "run_folder", "data", "out", "ids")
     triton = parser.add_argument_group("for NVIDIA Triton")
     add_options(triton, ExportOptions, "triton")
     add_options(triton, RepositorySettings)
@@ -276,16 +281,24 @@ def run_export(args: argparse.Namespace) -> None:
     given, of_triton = settings_from(args, ExportOptions), values_from(args, RepositorySettings)
     for name in () if given.triton else of_triton:
         raise InputError(f"--{name.replace('_', '-')} is for Triton; add --triton, or omit it")
+    if given.ids and given.triton:
+        raise InputError("--ids: a repository for Triton takes raw values; omit --ids or --triton")
+    from cowclip_merlin.training.run_config import RunConfig, data_of_run, local_run
+
     print_served_epoch(given.run_folder)
+    run = local_run(given.run_folder)
+    data = given.data or data_of_run(run, RunConfig.load(run), name="DATA")
     if given.triton:
-        _export_repository(given, RepositorySettings(**of_triton))
+        _export_repository(given, data, RepositorySettings(**of_triton))
     else:
-        _export_saved_model(given)
+        _export_saved_model(given, data)
 
 
-def _export_repository(given: ExportOptions, settings: RepositorySettings) -> None:
+def _export_repository(
+    given: ExportOptions, data: str | FilePath, settings: RepositorySettings
+) -> None:
     columns = export_repository(
-        given.run_folder, given.data, out=given.out, settings=settings, device=given.device
+        given.run_folder, data, out=given.out, settings=settings, device=given.device
     )
     version = f"{settings.model_name}, version {settings.model_version}"
     print(f"{given.out}: model repository for Triton, model {version}")
@@ -299,17 +312,22 @@ def _export_repository(given: ExportOptions, settings: RepositorySettings) -> No
     print(f"  gives {', '.join(columns['outputs'])}, float32 [b, 1]")
 
 
-def _export_saved_model(given: ExportOptions) -> None:
+def _export_saved_model(given: ExportOptions, data: str | FilePath) -> None:
+    from cowclip_merlin import export
     from cowclip_merlin.training import export_run, input_columns
     from cowclip_merlin.training.trained_run import output_labels
 
-    inputs = export_run(given.run_folder, given.data, out=given.out, device=given.device)
+    what, padding = ("ids and scaled numbers", "0") if given.ids else ("raw values", '""')
+    if given.ids:
+        inputs = export_run(given.run_folder, data, out=given.out, device=given.device)
+    else:
+        inputs = export(given.run_folder, data=data, out=given.out, device=given.device)
     columns = input_columns(given.out)
-    print(f"{given.out}: SavedModel, signature serving_default")
+    print(f"{given.out}: SavedModel, signature serving_default, takes {what}")
     kinds = {name: (each.dtype, tuple(each.shape)[1:]) for name, each in inputs.items()}
     for spec in dict.fromkeys(kinds.values()):
         names = [name for name, kind in kinds.items() if kind == spec]
-        shapes = {(): "[b]", (None,): "[b, k], filled with 0"}
+        shapes = {(): "[b]", (None,): f"[b, k], filled with {padding}"}
         shape = shapes.get(spec[1]) or f"[b, {spec[1][0]}]"
         words = ", ".join(_describe_input(name, columns[name]) for name in names)
         print(f"  {spec[0].name} {shape}: {words}")
@@ -325,13 +343,14 @@ EXPORT = Command(
     settings=add_export_options,
     run=run_export,
     examples="""examples:
-  cowclip export RUN DATA --out MODEL
-  cowclip export RUN DATA --out REPO --triton
+  cowclip export RUN --out MODEL
+  cowclip export RUN --out REPO --triton
 
-MODEL: a SavedModel whose signature "serving_default" takes one tensor [b] for each column, with ids
-and numbers as in DATA, and returns "probability" [b]; with several labels a tensor named after
-each. If TensorFlow refuses a column's name, the
-tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column.
+MODEL: a SavedModel whose signature "serving_default" takes one tensor [b] of raw values for each
+column: strings, "" for a missing one, and float64 numbers, NaN for a missing one. It returns
+"probability" [b]; with several labels a tensor named after each. If TensorFlow refuses a column's
+name, the tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column. With
+--ids, it takes ids and scaled numbers, and cc.load_model loads it as a Keras model.
 
 REPO: a model repository for Triton's Python backend. It takes one tensor [b, 1] of raw values for
 each column and returns "probability" [b, 1]; with several labels a tensor named after each. Lists

@@ -187,7 +187,9 @@ def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRMode
 def export_run(
     run: str | Path, data: str | Path, *, out: str | Path, device: str = "auto"
 ) -> dict[str, TensorSpec]:
-    """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
+    """Write the model of a run as a TensorFlow SavedModel that takes ids and scaled numbers.
+
+    `cc.export` writes one that takes raw values.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
     as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. The signature
@@ -229,7 +231,7 @@ def export_run(
         with translate_write_errors(Path(out)):
             compat.save_by_keras(model, str(temporary), signatures=signature)
         outputs = output_names(columns.targets) if len(columns.targets) > 1 else {}
-        _write_columns(temporary / COLUMNS_FILE, names, outputs)
+        write_columns(temporary, names, outputs)
     return inputs
 
 
@@ -283,7 +285,15 @@ def _described(model: Path) -> JsonObject:
     return columns
 
 
-def _write_columns(path: Path, names: dict[str, str], outputs: dict[str, str]) -> None:
+def write_columns(model: Path, names: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    """Write which column each input of an exported model is, and which label each output.
+
+    Args:
+        model: the folder.
+        names: column -> input.
+        outputs: label -> output; empty with one target.
+    """
+    path = model / COLUMNS_FILE
     path.parent.mkdir(exist_ok=True)
     described = {"inputs": {name: column for column, name in names.items()}}
     if outputs:

@@ -137,8 +137,66 @@ def exported(run, data, tmp_path_factory):
     """The SavedModel of the run, and what the command says."""
     out, said = tmp_path_factory.mktemp("exported") / "MODEL", io.StringIO()
     with contextlib.redirect_stdout(said):
-        assert main(["export", str(run.path), str(data.path), "--out", str(out)]) == 0
+        assert main(["export", str(run.path), str(data.path), "--out", str(out), "--ids"]) == 0
     return SimpleNamespace(path=out, said=said.getvalue())
+
+
+class TestExportedWithWorkflow:
+    """A SavedModel takes raw values."""
+
+    @pytest.fixture(scope="class")
+    def saved(self, run, tmp_path_factory):
+        out, said = tmp_path_factory.mktemp("raw") / "MODEL", io.StringIO()
+        with contextlib.redirect_stdout(said):
+            assert main(["export", str(run.path), "--out", str(out)]) == 0
+        model = compat.tensorflow().saved_model.load(str(out))
+        return SimpleNamespace(signatures=model.signatures, said=said.getvalue(), path=out)
+
+    def inputs(self, saved, rows, *, ragged=False):
+        """Tensors of raw rows, by the file that names the inputs."""
+        tf, given = compat.tensorflow(), {}
+        for name, column in cc.training.input_columns(saved.path).items():
+            values = [*rows[column]]
+            if column in VECTORS:
+                given[name] = tf.constant(values, tf.float32)
+            elif column == "age":
+                numbers = [np.nan if x is None else x for x in values]
+                given[name] = tf.constant(numbers, tf.float64)
+            elif column not in LISTS:
+                given[name] = tf.constant(["" if x is None else x for x in values])
+            elif ragged:
+                lists = tf.ragged.constant(values, dtype=tf.string)
+                given[f"{name}__values"] = lists.values
+                given[f"{name}__offsets"] = tf.cast(lists.row_splits, tf.int32)
+            else:
+                given[name] = tf.ragged.constant(values, dtype=tf.string).to_tensor("")
+        return given
+
+    def test_it_gives_the_scores(self, saved, scores, run):
+        assert "takes raw values\n  string [b]: user, item, note\n" in saved.said
+        assert 'string [b, k], filled with "": tags_seen (column' in saved.said
+        assert "float64 [b]: age" in saved.said and "float32 [b, 3]: image" in saved.said
+        assert "gives click, bought_it, seconds, float32 [b]" in saved.said
+        new = frame()[INPUTS].head(3).assign(user=["new", None, "47.0"], item=[None, "new", "i1"])
+        new["tags seen"] = [[], ["new", "t1"], ["", "t2", "t3", "t4", "t5"]]
+        whole = frame()[INPUTS]
+        for rows, wanted in ((whole, scores), (whole[:1], scores[:1]), (new, None)):
+            wanted = cc.score(run.path, rows) if wanted is None else wanted
+            for name, ragged in (("serving_default", False), ("serving_ragged", True)):
+                found = saved.signatures[name](**self.inputs(saved, rows, ragged=ragged))
+                outputs = [name.replace(" ", "_") for name in TARGETS]
+                close(np.stack([found[name] for name in outputs], axis=1), wanted)
+
+    def test_what_it_cannot_score(self, saved):
+        tf = compat.tensorflow()
+        given = self.inputs(saved, frame()[INPUTS].head(2))
+        wrong = given | {"age": tf.constant([1e300, 1.0], tf.float64)}
+        found = saved.signatures["serving_default"](**wrong)["click"].numpy()
+        assert np.isnan(found).tolist() == [True, False]
+        ragged = self.inputs(saved, frame()[INPUTS].head(2), ragged=True)
+        ragged["liked__offsets"] = ragged["liked__offsets"] * 0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="liked__offsets must end with"):
+            saved.signatures["serving_ragged"](**ragged)
 
 
 class TestExported:

@@ -54,7 +54,7 @@ def test_a_column_may_have_any_name(kind, model, tables, tmp_path, capsys):
     run, out = tmp_path / "run", tmp_path / "MODEL"
     assert main(["train", str(data.path), "--out", str(run), "--model", model, "--tables", tables,
                  "--batch-size", "64", "--mlp", "8", "--epochs", "1"]) == 0  # fmt: skip
-    assert main(["export", str(run), str(data.path), "--out", str(out)]) == 0
+    assert main(["export", str(run), str(data.path), "--out", str(out), "--ids"]) == 0
     told = capsys.readouterr().out
     columns = json.loads((out / "assets.extra/columns.json").read_text())["inputs"]
     assert list(columns.values()) == [*data.categorical, *data.continuous]

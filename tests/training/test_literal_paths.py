@@ -66,7 +66,7 @@ def test_the_best_epoch_is_found_again(folder):
 @pytest.mark.runs
 def test_models_are_exported_and_loaded(folder, run):
     data, (run, _) = str(folder / "DATA"), run
-    assert main(["export", str(run), data, "--out", str(folder / "MODEL")]) == 0
+    assert main(["export", str(run), data, "--out", str(folder / "MODEL"), "--ids"]) == 0
     ids = {"user": np.array([3, 4])}
     model = cc.load_model(str(folder / "MODEL"))
     same = cc.training.load_run(run, data).predict(ids, verbose=0)

@@ -97,7 +97,7 @@ def test_what_is_scored_is_served(data, whole, tmp_path):
     run = whole(ALL)
     assert evaluate_run(run, data).auc == float(metrics_of(run)[-1]["test_auc"])
     model = load_run(run, data, device="cpu")
-    assert main(["export", str(run), str(data), "--out", str(tmp_path / "saved")]) == 0
+    assert main(["export", str(run), str(data), "--out", str(tmp_path / "saved"), "--ids"]) == 0
     served = compat.tensorflow().saved_model.load(str(tmp_path / "saved"))
     signature = served.signatures["serving_default"]
     inputs = {

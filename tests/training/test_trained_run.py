@@ -252,7 +252,7 @@ def test_columns_of_a_model_that_were_edited(tmp_path, text):
 
 @pytest.mark.parametrize("run", ["deepfm"], indirect=True)
 def test_the_command(run, data, tmp_path, capsys):
-    command = ["export", str(run), str(data), "--out", str(tmp_path / "MODEL")]
+    command = ["export", str(run), str(data), "--out", str(tmp_path / "MODEL"), "--ids"]
     assert main(command) == 0
     told = capsys.readouterr()
     assert "int64 [b]: C1, C2," in told.out and "float32 [b]: I1, I2," in told.out

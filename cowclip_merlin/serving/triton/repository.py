@@ -138,7 +138,7 @@ def export_repository(
         prepared = PreparedData.load(data)
         _check_names(prepared, data)
         model = load_run(run, data, device=device)
-        from cowclip_merlin.serving.triton.raw_value_model import RawValueModel
+        from cowclip_merlin.serving.raw_value_model import RawValueModel
 
         folder = temporary / settings.model_name
         version = folder / str(settings.model_version)

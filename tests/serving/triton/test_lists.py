@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
+from cowclip_merlin.serving.raw_value_model import cut, vocabulary, without_missing
 from cowclip_merlin.serving.triton.model import lengths_of
-from cowclip_merlin.serving.triton.raw_value_model import cut, vocabulary, without_missing
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 tf = compat.tensorflow()

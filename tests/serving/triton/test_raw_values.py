@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin import compat
-from cowclip_merlin.serving.triton import raw_value_model
-from cowclip_merlin.serving.triton.raw_value_model import ids_of, scaled, vocabulary, whole
+from cowclip_merlin.serving import raw_value_model
+from cowclip_merlin.serving.raw_value_model import ids_of, scaled, vocabulary, whole
 from cowclip_merlin.workflows import Recipe
 from cowclip_merlin.workflows.nvtabular_graph import Statistics, load_workflow
 from cowclip_merlin.workflows.raw.log_format import LogFormat

@@ -43,11 +43,13 @@ class RawValueModel(tf.Module):
 
     def __init__(self, model: CTRModel, data: PreparedData) -> None:
         super().__init__("raw_value_model")
-        self._weights = list(model.variables)  # so that they are saved
+        self._data = data
+        self._weights = list(model.variables)  # so that they are saved, without Keras's layers
+        self._outputs = lambda columns: values_by_label(model, columns)
         layout = data.log_format
         of_table = {name: vocabulary(id_to_value(data, name)) for name in layout.tables}
         self._vocabularies = list(of_table.values())
-        known = {name: of_table[layout.table_of(name)] for name in data.categorical}
+        self._known = {name: of_table[layout.table_of(name)] for name in data.categorical}
         lists, numbers = list(layout.multi), list(data.continuous)
         fields = [name for name in data.categorical if name not in layout.multi]
         inputs = [
@@ -63,24 +65,44 @@ class RawValueModel(tf.Module):
         @tf.function(input_signature=inputs, autograph=False)
         def serve(categorical: Tensor, continuous: Tensor, *others: Tensor) -> dict[str, Tensor]:
             of_lists, vectors = others[: 2 * len(lists)], others[2 * len(lists) :]
-            texts = tf.unstack(categorical, len(fields), axis=1)
-            columns = {
-                name: ids_of(whole(text, name, layout), known[name])
-                for name, text in zip(fields, texts)
-            }
-            for name, values, lengths in zip(lists, of_lists[::2], of_lists[1::2]):
-                values = whole(values, name, layout)
-                ids = without_missing(values, known[name].lookup(values), lengths)
-                columns[name] = cut(ids, layout)
-            x = scaled(continuous, _ranges(data), log=data.recipe.log)
-            fits = tf.reduce_all(tf.math.is_finite(x), axis=1, keepdims=True)
-            x = tf.where(fits, x, tf.zeros_like(x))  # or the rows of other requests would fail, too
-            columns |= dict(zip(numbers, tf.unstack(x, len(numbers), axis=1)))
-            columns |= dict(zip(layout.vectors, vectors))
-            found = tf.stack(list(values_by_label(model, columns).values()), axis=1)
-            return {OUTPUT: tf.where(fits, found, np.float32("nan"))}
+            texts = dict(zip(fields, tf.unstack(categorical, len(fields), axis=1)))
+            given = dict(zip(lists, zip(of_lists[::2], of_lists[1::2])))
+            found = self.values(texts, continuous, given, dict(zip(layout.vectors, vectors)))
+            return {OUTPUT: tf.stack(list(found.values()), axis=1)}
 
         self.serve = serve
+
+    def values(
+        self,
+        texts: Mapping[str, Tensor],
+        numbers: Tensor,
+        lists: Mapping[str, tuple[Tensor, Tensor]],
+        vectors: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Return the probability or number of each target, by label, float32 [b].
+
+        Args:
+            texts: column -> string [b]; an empty one is missing.
+            numbers: of the continuous columns, float64 [b, C]; NaN is missing.
+            lists: column -> string [m], and how many of them each row has, int32 [b].
+            vectors: column -> float32 [b, length].
+        """
+        data, layout, known = self._data, self._data.log_format, self._known
+        columns = {
+            name: ids_of(whole(text, name, layout), known[name]) for name, text in texts.items()
+        }
+        for name, (values, lengths) in lists.items():
+            values = whole(values, name, layout)
+            ids = without_missing(values, known[name].lookup(values), lengths)
+            columns[name] = cut(ids, layout)
+        x = scaled(numbers, _ranges(data), log=data.recipe.log)
+        fits = tf.reduce_all(tf.math.is_finite(x), axis=1)
+        # Or the rows of other requests would fail, too.
+        x = tf.where(fits[:, tf.newaxis], x, tf.zeros_like(x))
+        columns |= dict(zip(data.continuous, tf.unstack(x, len(data.continuous), axis=1)))
+        columns |= vectors
+        found = self._outputs(columns)
+        return {name: tf.where(fits, each, np.float32("nan")) for name, each in found.items()}
 
 
 def whole(texts: Tensor, column: str, log_format: LogFormat) -> Tensor:
