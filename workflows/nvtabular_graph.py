@@ -36,7 +36,7 @@ class Recipe(Settings):
     freq_threshold: int = option(
         0,
         "ids seen fewer times share one row",
-        shown="0, each has its own",
+        shown="criteo_x4 10, avazu_x4 2, else 0, each has its own",
         at_least=0,
     )
     log: bool = option(False, "apply log(1 + x) to continuous columns")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
@@ -16,7 +17,11 @@ from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
 from cowclip_merlin.workflows.raw.log_format import (
     AVAZU,
+    AVAZU_X1,
+    AVAZU_X4,
     CRITEO,
+    CRITEO_X1,
+    CRITEO_X4,
     TABLE,
     LogFormat,
     parse_separator,
@@ -29,7 +34,12 @@ if TYPE_CHECKING:
 
 OWN_SPLITS = ("validation", "test")
 """Splits that may have files of their own."""
-KINDS = {"criteo": CRITEO, "avazu": AVAZU}
+BARS = {each.kind: each for each in (CRITEO_X1, CRITEO_X4, AVAZU_X1, AVAZU_X4)}
+"""The data sets of BARS (Zhu et al., arXiv 2205.09626), each a folder of `BARS_FILES`."""
+BARS_FILES = {"files": "train.csv", "validation": "valid.csv", "test": "test.csv"}
+FREQ_THRESHOLD = {"criteo_x4": 10, "avazu_x4": 2}
+"""Kind -> its usual `freq_threshold`: those of Criteo_x4_001 and Avazu_x4_001."""
+KINDS = {"criteo": CRITEO, "avazu": AVAZU, **BARS}
 TEST_FRACTION = {
     ("criteo", "random"): 0.1,
     ("criteo", "time"): 1 / 7,
@@ -48,7 +58,8 @@ class PrepareSettings(Settings):
 
     files: tuple[FilePath, ...] = option(
         help="text, JSON lines (.jsonl), plain or .gz, .bz2, .zst or .lz4, or parquet, in order; "
-        "also patterns, and addresses such as s3://",
+        "also patterns, and addresses such as s3://; criteo_x4 and the like: the folder of "
+        "train.csv, valid.csv and test.csv",
         flag="files",
         nargs="+",
         metavar="FILE",
@@ -70,7 +81,7 @@ class PrepareSettings(Settings):
     )
     kind: str = option(
         "criteo",
-        "format of the log; table: columns that you name",
+        "format of the log; table: columns that you name; criteo_x1 to avazu_x4: data sets of BARS",
         flag="kind",
         choices=(*KINDS, TABLE),
     )
@@ -191,6 +202,8 @@ class PrepareSettings(Settings):
         if not isinstance(self.label, str | None):  # one label has one form
             names = tuple(self.label)
             object.__setattr__(self, "label", names if len(names) > 1 else "".join(names) or None)
+        if self.kind in BARS and self.base is None:
+            self._take_benchmark()
         new = [name for name in self.multi if name not in self.categorical]
         object.__setattr__(self, "categorical", (*self.categorical, *new))
         self._check_multi()
@@ -202,6 +215,23 @@ class PrepareSettings(Settings):
         self._check_kept_text()
         self._check_text_options()
         self._check_effects()
+
+    def _take_benchmark(self) -> None:
+        """Replace the folder of a data set of BARS by its files, and fill in its threshold."""
+        names, folder = ", ".join(BARS_FILES.values()), self.files[0]
+        if isinstance(folder, Path) and folder.is_dir():
+            if len(self.files) > 1 or self.validation or self.test:
+                raise InputError(f"{folder}: gives all files, {names}; name no others")
+            for name, file in BARS_FILES.items():
+                object.__setattr__(self, name, (folder / file,))
+        elif not (self.validation and self.test):
+            raise InputError(
+                f"{folder}: {self.kind} has its own validation and test rows; give the folder of "
+                f"{names}, or all three files"
+            )
+        if not self.recipe.freq_threshold:
+            usual = FREQ_THRESHOLD.get(self.kind, 0)
+            object.__setattr__(self, "recipe", replace(self.recipe, freq_threshold=usual))
 
     def _check_multi(self) -> None:
         """Reject settings of multi-valued columns that have no effect or cannot be meant."""

@@ -110,6 +110,7 @@ PREPARE = Command(
     examples="""examples:
   cowclip prepare criteo train.txt --out DATA
   cowclip prepare avazu train.gz --out DATA --split time
+  cowclip prepare criteo_x4 Criteo_x4 --out DATA
   cowclip prepare table log.csv --out DATA --label y --categorical user,item --continuous age
   cowclip prepare table train.csv --validation valid.csv --test test.csv --out DATA \\
       --label y --categorical user,item

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
-from cowclip_merlin.workflows.raw.log_format import time_parts
+from cowclip_merlin.workflows.raw.log_format import DAY_HOUR_PARTS, time_parts
 from cowclip_merlin.workflows.raw.values.multi_values import (
     cut_lists,
     lists_of_values,
@@ -35,6 +35,7 @@ from cowclip_merlin.workflows.raw.values.numbers import (
     is_text,
     label_damage,
     label_of,
+    log_buckets,
     number_of,
     numbers_of_column,
     parse_labels,
@@ -43,9 +44,12 @@ from cowclip_merlin.workflows.raw.values.numbers import (
     weight_damage,
 )
 from cowclip_merlin.workflows.raw.values.times import (
+    day_hour_of_text,
     hours_and_weekdays,
     time_damage,
+    times_of_texts,
     times_of_values,
+    weekends,
 )
 from cowclip_merlin.workflows.raw.values.value_text import (
     Damage,
@@ -341,6 +345,34 @@ class Lists(Ids):
 
 
 @dataclass(frozen=True)
+class Buckets(Ids):
+    """A category of whole numbers, whose values are those of `log_buckets`."""
+
+    any_text = False
+
+    @property
+    def _number(self) -> Number:
+        return Number(self.name, whole=True)
+
+    def cell_type(self, *, coded: bool) -> pa.DataType:
+        return self._number.cell_type(coded=coded)
+
+    @property
+    def json_type(self) -> pa.DataType:
+        return self._number.json_type
+
+    def of_json(self, value: Json) -> Json:
+        return self._number.of_json(value)
+
+    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools | None]:
+        found, right = self._number.check(values, where)
+        return log_buckets(found), right
+
+    def damage(self, value: object) -> str:
+        return self._number.damage(value)
+
+
+@dataclass(frozen=True)
 class Number(Column):
     """A number that a model reads, scaled to [0, 1]; a missing one counts as 0.
 
@@ -465,8 +497,32 @@ class Time(Column):
     def damage(self, value: object) -> str:
         return "" if is_missing(value) else time_damage(self.name, value)
 
+    @property
+    def made(self) -> tuple[str, ...]:
+        """Names of the columns of `parts`."""
+        return time_parts(self.name)
+
     def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
-        return dict(zip(time_parts(self.name), hours_and_weekdays(values), strict=True))
+        return dict(zip(self.made, hours_and_weekdays(values), strict=True))
+
+
+@dataclass(frozen=True)
+class DayHour(Time):
+    """An hour such as 14102122, of which `parts` makes id columns, too."""
+
+    made = DAY_HOUR_PARTS
+
+    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
+        return times_of_texts(text_of_values(values, where=where), day_hour_of_text)
+
+    def damage(self, value: object) -> str:
+        if is_missing(value) or day_hour_of_text(str(value)) is not None:
+            return ""
+        return f"{self.name} is {value!r:.60}, no hour; give one such as 14102122"
+
+    def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
+        columns = (*hours_and_weekdays(values), weekends(values))
+        return dict(zip(self.made, columns, strict=True))
 
 
 def is_missing(value: object) -> bool:

@@ -22,6 +22,8 @@ TABLE, EVENTS = "table", "events"
 TAB = "\t"
 TEXT_OPTIONS = ("file_columns", "header", "separator", "separator_given")
 """Attributes of `LogFormat` that say how the columns of a text file are written."""
+ADDED = {"time": "", "buckets": [], "day_hour": ""}
+"""Attributes that a `dataset.json` lacks if they are empty, so that earlier folders stay equal."""
 _NO_SEPARATORS = '"\r\n\0'  # characters that cannot separate columns
 
 
@@ -30,7 +32,7 @@ class LogFormat:
     """Columns of one kind of click log.
 
     Attributes:
-        kind: "criteo", "avazu", "table" or "events".
+        kind: "table", "events" or a name of `KINDS` in prepare_settings.
         label: name of the first label, 0 or 1; "" to read rows without their labels.
         more_labels: names of the labels of further targets.
         regression: those of all labels that are numbers; the others are 0 or 1.
@@ -54,6 +56,10 @@ class LogFormat:
         text: categorical columns whose text stays as it is; in the others, "47.0" is "47". Columns
             that share a table follow the one that it is named after.
         time: column of dates or times to read, of which `time_parts` are made; "": there is none.
+        buckets: categorical columns of whole numbers; all x above 2 with the same floor(log(x)^2)
+            are one value, and a missing x is 0.
+        day_hour: column of hours such as 14102122 (year, month, day, hour) to read, of which
+            `DAY_HOUR_PARTS` are made; "": there is none.
     """
 
     kind: str
@@ -76,6 +82,8 @@ class LogFormat:
     regression: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     time: str = ""
+    buckets: tuple[str, ...] = ()
+    day_hour: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -147,6 +155,8 @@ class LogFormat:
             ids = {"name": name, "table": self.table_of(name), "keeps_text": self.keeps_text(name)}
             if name in self.multi:
                 found.append(kinds.Lists(**ids, separator=self.multi[name], **most))
+            elif name in self.buckets:
+                found.append(kinds.Buckets(**ids))
             else:
                 found.append(kinds.Ids(**ids))
         found += [kinds.Number(name, whole=name in self.integer) for name in self.continuous]
@@ -157,12 +167,13 @@ class LogFormat:
 
     @property
     def sources(self) -> tuple[Column, ...]:
-        """The columns of a file to read: those of `roles`, with the time instead of its parts."""
-        from cowclip_merlin.workflows.raw.columns import Time
+        """The columns of a file to read: those of `roles`, with times instead of their parts."""
+        from cowclip_merlin.workflows.raw import columns as kinds
 
-        made = time_parts(self.time)
-        found = tuple(column for column in self.roles if column.name not in made)
-        return (*found, Time(self.time)) if self.time else found
+        times = [kinds.Time(self.time)] if self.time else []
+        times += [kinds.DayHour(self.day_hour)] if self.day_hour else []
+        made = {name for each in times for name in each.made}
+        return (*(column for column in self.roles if column.name not in made), *times)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -179,19 +190,18 @@ class LogFormat:
         return replace(self, label="", weight="", more_labels=(), regression=())
 
 
+_IDS = tuple(f"C{i}" for i in range(1, 27))  # of Criteo
+_NUMBERS = tuple(f"I{i}" for i in range(1, 14))
+
 CRITEO = LogFormat(
     kind="criteo",
     label="label",
-    categorical=tuple(f"C{i}" for i in range(1, 27)),
-    continuous=tuple(f"I{i}" for i in range(1, 14)),
-    file_columns=(
-        "label",
-        *(f"I{i}" for i in range(1, 14)),
-        *(f"C{i}" for i in range(1, 27)),
-    ),
+    categorical=_IDS,
+    continuous=_NUMBERS,
+    file_columns=("label", *_NUMBERS, *_IDS),
     header=False,
     separator="\t",
-    integer=tuple(f"I{i}" for i in range(1, 14)),
+    integer=_NUMBERS,
 )
 """Criteo Kaggle display advertising challenge, `train.txt`."""
 
@@ -217,6 +227,33 @@ AVAZU = LogFormat(
     ),
 )
 """Avazu click-through rate prediction, `train`: `id` is dropped, `hour` is a category."""
+
+DAY_HOUR_PARTS = ("hour", "weekday", "weekend")
+"""Names of the id columns that are made of `LogFormat.day_hour`."""
+
+CRITEO_X1 = LogFormat(
+    kind="criteo_x1", label="label", categorical=_IDS, vectors=dict.fromkeys(_NUMBERS, 1)
+)
+"""Criteo_x1 of BARS: numbers are read as they are."""
+
+CRITEO_X4 = LogFormat(
+    kind="criteo_x4", label="Label", categorical=(*_NUMBERS, *_IDS), buckets=_NUMBERS, text=_IDS
+)
+"""Criteo_x4 of BARS: numbers are ids of buckets."""
+
+AVAZU_X1 = LogFormat(
+    kind="avazu_x1", label="label", categorical=tuple(f"feat_{i}" for i in range(1, 23))
+)
+"""Avazu_x1 of BARS."""
+
+AVAZU_X4 = LogFormat(
+    kind="avazu_x4",
+    label="click",
+    categorical=(*AVAZU.categorical, *DAY_HOUR_PARTS[1:]),
+    text=AVAZU.categorical[1:],
+    day_hour="hour",
+)
+"""Avazu_x4 of BARS: `id` is dropped."""
 
 
 def time_parts(time: str) -> tuple[str, ...]:

@@ -202,7 +202,8 @@ class LineParser:
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Return whether an integer may be written like 0x1f, which Arrow would accept."""
-        if not self.log_format.integer or not any(map(text.__contains__, (b"x", b"X"))):
+        whole = self.log_format.integer or self.log_format.buckets
+        if not whole or not any(map(text.__contains__, (b"x", b"X"))):
             return False
         return b"0x" in text or b"0X" in text
 

@@ -170,6 +170,11 @@ def _columns_of(prepared: PreparedData) -> JsonObject:
 
 def _check_names(prepared: PreparedData, data: str | Path) -> None:
     """Refuse columns that are made of others, and one with the name of an input for lists."""
+    if prepared.log_format.buckets or prepared.log_format.day_hour:
+        raise InputError(
+            f"{data}: a model in Triton does not make the columns of {prepared.kind}; make them in "
+            "the log, and prepare it as a table"
+        )
     if time := prepared.log_format.time:
         raise InputError(
             f"{data}: a model in Triton does not make the hour and weekday of {time!r}; make these "

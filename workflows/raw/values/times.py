@@ -8,6 +8,7 @@ since 1970-01-01 00:00 UTC. Those before 1973 and after 2033 are refused: they a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 _FIRST, _END = 10**8, 2 * 10**9
 _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
 _TEXT = re.compile(rf"([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})({_CLOCK}(Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?")
+_DAY_HOUR = re.compile("[0-9]{8}")
 _PLAIN = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:{_CLOCK})?$"
 
 
@@ -54,6 +56,19 @@ def time_of_text(text: str) -> int | None:
     return None
 
 
+def day_hour_of_text(text: str) -> int | None:
+    """Return the seconds since 1970 of an hour such as 14102122; None if it is no such text.
+
+    >>> day_hour_of_text("70010201"), day_hour_of_text("14102124"), day_hour_of_text("2014102100")
+    (90000, None, None)
+    """
+    with suppress(ValueError):  # such as the hour 24
+        if _DAY_HOUR.fullmatch(text):
+            at = datetime.strptime(text, "%y%m%d%H").replace(tzinfo=timezone.utc)
+            return int(at.timestamp())
+    return None
+
+
 def times_of_values(values: ArrowColumn, where: str) -> tuple[ArrowColumn, npt.NDArray[np.bool_]]:
     """Return the times of a column, timestamp[s], and which are right or missing, bool [n].
 
@@ -77,7 +92,7 @@ def times_of_values(values: ArrowColumn, where: str) -> tuple[ArrowColumn, npt.N
     if pa.types.is_dictionary(kind):
         return times_of_values(values.cast(kind.value_type), where)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
-        return _of_texts(values.cast(pa.string()))
+        return times_of_texts(values.cast(pa.string()))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         given = values.cast(pa.float64(), safe=False)
         right = pc.and_(pc.greater_equal(given, _FIRST), pc.less(given, _END))
@@ -90,11 +105,14 @@ def times_of_values(values: ArrowColumn, where: str) -> tuple[ArrowColumn, npt.N
     return values.cast(pa.timestamp("ms"), safe=False).cast(pa.timestamp("s"), safe=False), good
 
 
-def _of_texts(texts: pa.StringArray) -> tuple[pa.TimestampArray, npt.NDArray[np.bool_]]:
+def times_of_texts(
+    texts: ArrowColumn, read: Callable[[str], int | None] = time_of_text
+) -> tuple[pa.TimestampArray, npt.NDArray[np.bool_]]:
     """Return the times of texts; Arrow reads plain ones if all are right, which is fast."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     coded = texts.dictionary_encode()
     known, times = coded.dictionary, None
     if pc.all(pc.match_substring_regex(known, _PLAIN)).as_py():
@@ -102,7 +120,7 @@ def _of_texts(texts: pa.StringArray) -> tuple[pa.TimestampArray, npt.NDArray[np.
             short = pc.replace_substring_regex(known, r"\.[0-9]+$", "")
             times = short.cast(pa.timestamp("s"))
     if times is None:
-        found = [time_of_text(text) for text in known.to_pylist()]
+        found = [read(text) for text in known.to_pylist()]
         times = pa.array(found, pa.int64()).cast(pa.timestamp("s"))
     right = pc.or_(times.is_valid(), pc.equal(known, ""))
     good = pc.fill_null(right.take(coded.indices), True)
@@ -129,3 +147,11 @@ def hours_and_weekdays(times: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
     import pyarrow.compute as pc
 
     return pc.hour(times).cast(pa.string()), pa.array(WEEKDAYS).take(pc.day_of_week(times))
+
+
+def weekends(times: ArrowColumn) -> ArrowColumn:
+    """Return "1" for a time on Saturday or Sunday, else "0"; null for a missing one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pa.array([*"0000011"]).take(pc.day_of_week(times))
