@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import is_finite
+from cowclip_merlin.checks import is_finite, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.scaling import PRESETS, RULES
@@ -21,6 +21,7 @@ from cowclip_merlin.system.yaml_file import read_yaml
 from cowclip_merlin.tables.layout import MOST_ADMIT
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.workflows.prepare_settings import KINDS as DATA
 
 NAMED_MULTIPLIERS = {"largest": 1, "beyond": 2}
 """Name -> multiple of the largest batch."""
@@ -32,7 +33,8 @@ RMSE = "rmse"
 """Measure of the tables of a label that is a number, in place of those above."""
 
 OF_RUN = ("optimizer", "lr_schedule", "lr_factor", "lr_every", "lr_floor")
-OF_RUN += ("activation", "dropout", "batch_norm", "reset_embeddings")
+OF_RUN += ("embedding_dim", "activation", "dropout", "batch_norm", "reset_embeddings")
+OF_RUN += ("early_stopping",)
 """Attributes of a line that are those of `RunSettings`."""
 
 
@@ -65,6 +67,9 @@ class ExperimentLine(Settings):
     lr_factor: float = option_of(RunSettings, "lr_factor")
     lr_every: float = option_of(RunSettings, "lr_every")
     lr_floor: float | None = option_of(RunSettings, "lr_floor")
+    early_stopping: int | None = option_of(RunSettings, "early_stopping")
+    embedding_dim: int = option_of(RunSettings, "embedding_dim")
+    mlp: tuple[int, ...] = option((), "hidden widths", shown="the command's", at_least=1)
     activation: str = option_of(RunSettings, "activation")
     dropout: float = option_of(RunSettings, "dropout")
     batch_norm: bool = option_of(RunSettings, "batch_norm")
@@ -80,6 +85,12 @@ class ExperimentLine(Settings):
     min_count: int | None = option(None, "keep ids that occur as often in training", at_least=1)
     notes: Mapping[int | str, str] = _by_name()
     group: str | None = option(None, "further group of tuned values")
+    data: str | None = option(None, "kind of data that has the line", shown="all", choices=DATA)
+
+    @property
+    def chooses_epoch(self) -> bool:
+        """Whether validation rows choose the epoch or the rates; the test rows only score."""
+        return self.early_stopping is not None or self.lr_schedule == "plateau"
 
     @property
     def tuned_group(self) -> str:
@@ -160,7 +171,8 @@ class Experiment(_Definition):
 
     "runs" makes a table of trainings, "curves" and "time" draw some; a "sweep" scores the points of
     its grid on validation rows; other kinds have no such runs. For a sweep, `grid` maps a name to
-    values at the base batch, and `grid_factors` to factors of the base value.
+    values at the base batch, and `grid_factors` to factors of the base value. `base_batch` maps
+    each kind of data that it is for to its base batch; without it, any data have one by their rows.
     """
 
     kind: str = option("runs", "what it makes", choices=KINDS)
@@ -168,11 +180,18 @@ class Experiment(_Definition):
     measure: str = option("auc", "the measure in a cell, a name of `MEASURES` or `RMSE`")
     corner: str = option("rule", "heading of the first column")
     preset: str = option("criteo", "preset of the rates", choices=PRESETS)
+    base_batch: Mapping[str, int] = _by_name()
+    epochs: int | None = option(None, "passes over the rows", shown="10", at_least=1)
     reference: tuple[str, int | str] | None = option(
         None, "label and multiplier of the cell that all cells are compared with"
     )
     grid: Mapping[str, tuple[float, ...]] = _by_name()
     grid_factors: Mapping[str, tuple[float, ...]] = _by_name()
+
+    @property
+    def has_own_widths(self) -> bool:
+        """Whether each line says its hidden widths, so that the command's have no effect."""
+        return bool(self.lines) and all(line.mlp for line in self.lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +213,11 @@ _PLAIN: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 _WORDS = {
     "tuple[str | int, ...]": "give a list like [1, 8]",
     "tuple[str, ...]": "give a list of texts",
+    "tuple[int, ...]": "give a list of whole numbers, like [400, 400]",
     "tuple[str, int | str]": "give a label and a multiplier, like [no scaling, 1]",
     "Mapping[int | str, float]": "give numbers by multiplier, like {1: 80.76}",
     "Mapping[int | str, str]": "give texts by multiplier, like {1: a misprint}",
+    "Mapping[str, int]": "give whole numbers by kind of data, like {criteo: 1024}",
     "Mapping[str, float]": "give numbers by name, like {l2: 1e-5}",
     "Mapping[str, tuple[float, ...]]": "give lists of numbers by name, like {r: [1, 0.1]}",
 }
@@ -211,9 +232,11 @@ def _fits(value: Json, annotation: str) -> bool:
     if annotation == "tuple[str, int | str]":
         return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
     if annotation.startswith("tuple"):
-        texts = annotation == "tuple[str, ...]"
-        return isinstance(value, list) and (not texts or all(isinstance(x, str) for x in value))
-    inner = {"float]": "float", "str]": "str"}.get(annotation.rpartition(", ")[2], "")
+        of = {"tuple[str, ...]": "str", "tuple[int, ...]": "int"}.get(annotation)
+        return isinstance(value, list) and (of is None or all(_fits(x, of) for x in value))
+    inner = {"float]": "float", "str]": "str", "int]": "int"}.get(
+        annotation.rpartition(", ")[2], ""
+    )
     if annotation == "Mapping[str, float]" or not inner or not isinstance(value, dict):
         return isinstance(value, dict)
     return all(_fits(each, inner) for each in value.values())
@@ -375,12 +398,13 @@ def _grid(path: Path, where: str, grid: Mapping[str, Json]) -> dict[str, tuple[f
 
 def _check_labels(experiment: Experiment | LogExperiment) -> None:
     """Refuse duplicate labels, because tables and results identify lines by their labels."""
-    first: dict[str, int] = {}
+    first: dict[tuple[str, str | None], int] = {}
     for number, line in enumerate(experiment.lines, 1):
-        if first.setdefault(line.label, number) != number:
+        key = line.label, getattr(line, "data", None)
+        if first.setdefault(key, number) != number:
             raise InputError(
                 f"lines[{number}].label is {line.label!r}, the same as "
-                f"lines[{first[line.label]}].label; give each line its own label"
+                f"lines[{first[key]}].label; give each line its own label"
             )
 
 
@@ -398,6 +422,10 @@ def _check_on_data(experiment: Experiment) -> None:
         raise InputError(f"measure is {measure!r}; choose one of {', '.join(MEASURES)}")
     if kind in (*RUN_KINDS, "gradients") and not lines:
         raise InputError(f"lines is missing; {kind} needs at least one")
+    for name, batch in experiment.base_batch.items():
+        one_of("kind in base_batch", name, DATA)
+        if batch < 1:
+            raise InputError(f"base_batch.{name} is {batch}; it must be at least 1")
     if kind == "sweep":
         if len(lines) != 1:
             raise InputError(f"a sweep needs one line, not {len(lines)}; give one")
@@ -407,10 +435,15 @@ def _check_on_data(experiment: Experiment) -> None:
             if name in experiment.grid_factors:
                 raise InputError(f"{name} is in grid and in grid_factors; remove one")
     for number, line in enumerate(lines, 1):
-        if kind != "sweep" and line.lr_schedule == "plateau":
+        if kind not in ("runs", "sweep") and line.chooses_epoch:
+            name = "lr_schedule" if line.early_stopping is None else "early_stopping"
             raise InputError(
-                f"lines[{number}].lr_schedule is 'plateau', which needs validation rows, but only "
-                "a sweep scores some; use another one"
+                f"lines[{number}].{name} is {getattr(line, name)!r}, which needs validation rows, "
+                f"but {kind} scores none; remove it, or use the kind runs"
+            )
+        if line.data is not None and line.data not in experiment.base_batch:
+            raise InputError(
+                f"lines[{number}].data is {line.data!r}, which base_batch lacks; add it there"
             )
         for multiplier in line.multipliers:  # these kinds have the paper's sizes for all data
             if kind in ("hyperparameters", "parameters") and multiplier in NAMED_MULTIPLIERS:
@@ -426,7 +459,7 @@ def _check_on_data(experiment: Experiment) -> None:
         )
 
 
-FILES = ("cowclip", "monolith", "sweeps")
+FILES = ("cowclip", "bars", "monolith", "sweeps")
 
 
 @cache

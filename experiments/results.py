@@ -35,8 +35,10 @@ class Result:
     """One row of `results.csv`: a finished run on prepared data.
 
     Rates, `l2` and so on are those that were used, after scaling. Scores are of the last epoch, NaN
-    if it diverged. `seconds` are those of training, without evaluation. `auc_error` is the standard
-    error from the sampling of the scored rows (DeLong); NaN if a class has only one row.
+    if it diverged. If validation rows chose an epoch, scores are of the test rows after that epoch,
+    and `best_auc` is of the validation rows. `seconds` are those of training, without evaluation.
+    `auc_error` is the standard error from the sampling of the scored rows (DeLong); NaN if a class
+    has only one row.
     """
 
     run_id: str  # name of its folder in `runs/`

@@ -32,6 +32,7 @@ from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS
 from cowclip_merlin.scaling import PRESETS
 
 PAPER_ROWS = 41_256_555
+PAPER_BATCH = 1024
 PAPER_STEPS = 315
 PAPER_EPOCHS = 10
 MAX_LR = 1e-3
@@ -83,6 +84,7 @@ def sizing_for(
     epochs: int = PAPER_EPOCHS,
     max_multiplier: int | None = None,
     steps: int | None = None,
+    base_batch: int | None = None,
 ) -> Sizing:
     """Return the sizing for a number of training rows; from half the paper's rows, the paper's.
 
@@ -93,10 +95,11 @@ def sizing_for(
         max_multiplier: multiplier of the largest batch; None: 32, or 128 from half the paper's
             rows on.
         steps: minimum number of steps per epoch at the largest batch; None: 50.
+        base_batch: of an experiment that has its own; its lines have the rates.
 
     Raises:
         InputError: if the rows give fewer steps even at base batch 1, or `steps` is given but
-            the base batch is the paper's.
+            the base batch is the paper's, or the experiment's.
 
     >>> small = sizing_for(450_000, epochs=4)
     >>> small.base_batch, small.max_multiplier, small.steps_at_largest
@@ -106,17 +109,17 @@ def sizing_for(
     >>> sizing_for(41_256_555).base_batch, sizing_for(41_256_555).max_multiplier
     (1024, 128)
     """
-    if rows < PAPER_ROWS / 2:
+    if base_batch is None and rows < PAPER_ROWS / 2:
         return _reduced(rows, preset, epochs, max_multiplier or 32, steps or 50)
     if steps is not None:
         raise InputError(
-            f"`steps` {steps}: with {rows} training rows the base batch is the paper's 1,024; "
-            "give `max_multiplier` instead"
+            f"`steps` {steps}: with {rows} training rows the base batch is the paper's "
+            f"{base_batch or PAPER_BATCH:,}; give `max_multiplier` instead"
         )
     return Sizing(
         rows=rows,
-        base_batch=1024,
-        max_multiplier=max_multiplier or 128,
+        base_batch=base_batch or PAPER_BATCH,
+        max_multiplier=max_multiplier or (128 if base_batch is None else 32),
         epochs=epochs,
         baseline={},
         cowclip={},

@@ -30,6 +30,7 @@ from cowclip_merlin.workflows import PreparedData
 _PRESET_VALUES = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
 _USUAL_LAYERS: Mapping[str, Any] = MappingProxyType({"mlp": (400, 400, 400)})
 SAMPLE_SEED = 20220413
+VALIDATION_FRACTION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +112,8 @@ def plan_runs(
     update: str = "exact",
     fraction: float = 1.0,
     tuned: TunedValues | None = None,
-    validation_fraction: float = 0.0,
-    validation_split: str = "random",
+    sweep: bool = False,
+    stored: bool = False,
     layers: Mapping[str, Any] = _USUAL_LAYERS,
 ) -> list[PlannedRun]:
     """Return all runs of an experiment that its sizing allows, line by line.
@@ -124,10 +125,15 @@ def plan_runs(
         update: default for lines without one; "dense" replaces "exact" if that is not possible.
         fraction: share of the rows to use.
         tuned: values that sweeps chose.
-        validation_fraction: share of the training rows to score instead of the test rows.
-        validation_split: which rows these are; "given": those of `prepare`, without a share.
+        sweep: score validation rows instead of the test rows; lines that choose an epoch by them
+            do so in any case.
+        stored: whether the data have validation rows of their own.
         layers: attributes of `RunSettings` that describe the layers of all models.
     """
+
+    def fraction_of(line: ExperimentLine) -> float:
+        held_out = not stored and (sweep or line.chooses_epoch)
+        return VALIDATION_FRACTION if held_out else 0.0
 
     def settings_of(line: ExperimentLine, multiplier: int | str, seed: int) -> RunSettings:
         settings = RunSettings(
@@ -141,10 +147,10 @@ def plan_runs(
             epochs=line.epochs or sizing.epochs,
             seed=seed,
             overrides=_base_values(experiment.preset, line, sizing, multiplier, tuned or {}),
-            validation_fraction=validation_fraction,
-            validation_split=validation_split,
+            validation_fraction=fraction_of(line),
+            validation_split="given" if stored and (sweep or line.chooses_epoch) else "random",
             **{name: getattr(line, name) for name in OF_RUN},
-            **layers,
+            **(layers | ({"mlp": line.mlp} if line.mlp else {})),
         )
         if settings.update != "exact" or line.update:
             return settings
@@ -160,7 +166,7 @@ def plan_runs(
             ),
         )
         for line in experiment.lines
-        for multiplier in feasible_multipliers(line, sizing, validation_fraction)
+        for multiplier in feasible_multipliers(line, sizing, fraction_of(line))
         for seed in range(1, seeds + 1)
     ]
 
@@ -217,7 +223,6 @@ def describe_infeasible(
     return texts
 
 
-VALIDATION_FRACTION = 0.1
 BEAM_WIDTH = 2
 """Number of best points whose neighbors a sweep tries."""
 STEPS_BEYOND = 3
@@ -335,8 +340,7 @@ def plan_sweep(
     """
     own = sweep.lines[0].tuned_group
     options["tuned"] = {group: values for group, values in tuned.items() if group != own}
-    options["validation_fraction"] = 0.0 if stored else VALIDATION_FRACTION
-    options |= {"validation_split": "given"} if stored else {}
+    options |= {"sweep": True, "stored": stored}
     points = grid_points(sweep)
     while True:
         runs = plan_runs(expand_sweep(sweep, points), sizing, **options)

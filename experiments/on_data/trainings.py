@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ from cowclip_merlin.experiments.session import (
     start_columns,
 )
 from cowclip_merlin.experiments.settings import DataSettings
-from cowclip_merlin.experiments.sizing import Sizing, sizing_for
+from cowclip_merlin.experiments.sizing import PAPER_EPOCHS, Sizing, sizing_for
 from cowclip_merlin.experiments.tables import Table, table_text, write_table
 from cowclip_merlin.loading import validation_rows
 from cowclip_merlin.system.folders import RESULTS_CSV
@@ -58,6 +59,7 @@ from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.training.run_logs import target_metrics
 from cowclip_merlin.training.run_settings import BETAS, RunSettings
+from cowclip_merlin.training.trained_run import evaluate_run
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.folder import VALIDATION
@@ -110,12 +112,41 @@ class DataSession(ResultsSession):
         ids = f"{sum(data.tables.values()):,} ids{' in the whole log' if share < 1 else ''}"
         return f"{self.data_name}: {rows}, {ids}; MLP {widths}{self.settings.multi_task_words}"
 
+    def texts(self, experiment: Experiment) -> dict[str, str]:
+        """Return the texts of any session; the widths of lines are in their experiment."""
+        found = super().texts(experiment)
+        if experiment.has_own_widths:
+            found["data"] = found["data"].rpartition("; MLP ")[0]
+        return found
+
     def command(self, experiment: Experiment) -> str:
         """Return the command that reproduces this; DATA and RESULTS stand for the two folders."""
         words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
         words += [experiment.cli_name, "--data", "DATA", "--out", "RESULTS"]
         given = given_words(self.settings, without=("data", "out", "device", "lines"))
         return shlex.join([*words, *given])
+
+
+def _of_data(experiment: Experiment, data: PreparedData) -> Experiment:
+    """Return an experiment with the lines for this kind of data.
+
+    Raises:
+        InputError: if it is for other kinds, or needs validation rows that the data lack.
+    """
+    known = experiment.base_batch
+    if known and data.kind not in known:
+        raise InputError(
+            f"{experiment.cli_name}: {data.path} is a {data.kind} log; give data of prepare "
+            f"{' or '.join(known)}"
+        )
+    lines = tuple(line for line in experiment.lines if line.data in (None, data.kind))
+    for line in lines if experiment.kind != "sweep" and VALIDATION not in data.rows else ():
+        if line.chooses_epoch:
+            raise InputError(
+                f"{experiment.cli_name}, {line.label}: validation rows choose the epoch, and "
+                f"{data.path} has none; prepare it with `validation`"
+            )
+    return replace(experiment, lines=lines)
 
 
 class TrainingRuns(Runs):
@@ -125,7 +156,7 @@ class TrainingRuns(Runs):
     experiment: Experiment
 
     def __init__(self, session: DataSession, experiment: Experiment) -> None:
-        super().__init__(session, experiment)
+        super().__init__(session, _of_data(experiment, session.whole))
         self.then = ", then the neighbors of the best" if experiment.kind == "sweep" else ""
 
     @cached_property
@@ -138,7 +169,8 @@ class TrainingRuns(Runs):
             preset=self.experiment.preset,
             max_multiplier=given.max_multiplier,
             steps=given.steps,
-            **({} if given.epochs is None else {"epochs": given.epochs}),
+            base_batch=self.experiment.base_batch.get(data.kind),
+            epochs=given.epochs or self.experiment.epochs or PAPER_EPOCHS,
         )
 
     @property
@@ -163,9 +195,10 @@ class TrainingRuns(Runs):
             "fraction": given.scale,
             "layers": given.layers,
             "tuned": read_tuned(self.session.out, self.tuned_key),
+            "stored": self._stored,
         }
         if kind == "sweep":
-            options |= {"results_of": self._results_of, "stored": self._stored}
+            options |= {"results_of": self._results_of}
             return plan_sweep(self.experiment, self.sizing, **options)
         return plan_runs(self.experiment, self.sizing, **options)
 
@@ -226,6 +259,8 @@ class TrainingRuns(Runs):
             infeasible = describe_infeasible(experiment, self.sizing, held_out)
             if infeasible and (sweep or not runs):  # a sweep compares points at all of its batches
                 raise InputError(f"{name}: {infeasible[0]}; use more rows, or smaller multipliers")
+        if experiment.has_own_widths and self.session.settings.mlp != DataSettings.mlp:
+            raise InputError(f"{name}: each line has an `mlp` of its own; omit `mlp`")
         given = {line.label: (*line.overrides, *line.factors) for line in experiment.lines}
         for run in runs:
             unused = run.settings.unused_overrides()
@@ -313,9 +348,9 @@ class TrainingRuns(Runs):
             try:
                 device = session.settings.device
                 epochs = train(data.path, run.settings, out=folder, resume=resume, device=device)
-                status = "done"
+                status, kept = "done", self._kept_scores(run.settings, folder, data)
             except Diverged:
-                path, status = folder / "metrics.csv", "diverged"
+                path, status, kept = folder / "metrics.csv", "diverged", None
                 epochs = list(run_logs.read_metrics(path, epochs=run.settings.epochs))
         settings, fingerprint = run.settings, session.whole.fingerprint
         values, rows = settings.hyperparameters(data.kind), data.rows["train"]
@@ -332,12 +367,21 @@ class TrainingRuns(Runs):
             **settings_columns(settings, values),
             **{name: getattr(values, name) for name in ("warmup_epochs", *BETAS, "epsilon")},
             **{name: getattr(settings, name) for name in ("optimizer", "update", "epochs")},
-            split=settings.scored_split,
-            **score_columns(epochs, status, settings.scored_split, rows),
+            split="test" if kept else settings.scored_split,
+            **score_columns(epochs, status, settings.scored_split, rows, kept),
             steps_per_epoch=-(-rows // settings.batch_size),
             **machine_columns(hardware()),
             **start,
         )
+
+    def _kept_scores(
+        self, settings: RunSettings, folder: Path, data: PreparedData
+    ) -> Mapping[str, float] | None:
+        """Score the test rows with the weights that validation rows chose; a sweep does not."""
+        if self.experiment.kind == "sweep" or settings.scored_split == "test":
+            return None
+        scored = evaluate_run(folder, data.path, device=self.session.settings.device)
+        return run_logs.metrics_of("test", scored)
 
     def write(self) -> Iterator[str]:
         """Write the tables and figures, and yield the text to print."""
@@ -392,17 +436,30 @@ class TrainingRuns(Runs):
 
 
 def score_columns(
-    epochs: Sequence[Mapping[str, float | str]], status: str, split: str, rows: int
+    epochs: Sequence[Mapping[str, float | str]],
+    status: str,
+    split: str,
+    rows: int,
+    kept: Mapping[str, float] | None = None,
 ) -> JsonObject:
-    """Return the columns with scores and times; NaN or None for values that a run lacks."""
+    """Return the columns with scores and times; NaN or None for values that a run lacks.
+
+    Args:
+        epochs: metrics of each epoch.
+        status: of the run.
+        split: that each epoch scored.
+        rows: of an epoch.
+        kept: metrics of the test rows with the weights that the run keeps; None: of the last epoch.
+    """
     nan, done = float("nan"), status == "done"
     auc = [float(epoch[f"{split}_auc"]) for epoch in epochs]
     seconds = sum(run_logs.epoch_seconds(epoch, rows) for epoch in epochs)
-    last = epochs[-1] if done else {}
-    error, targets = last.get(f"{split}_auc_error", ""), target_metrics(last, split)
+    last = (kept or epochs[-1]) if done else {}
+    of = "test" if kept else split
+    error, targets = last.get(f"{of}_auc_error", ""), target_metrics(last, of)
     return {
-        "auc": auc[-1] if done else nan,
-        "log_loss": float(last.get(f"{split}_log_loss", nan)),
+        "auc": float(last.get(f"{of}_auc", nan)),
+        "log_loss": float(last.get(f"{of}_log_loss", nan)),
         "auc_error": None if error == "" else float(error),
         "targets": json.dumps(targets) if targets else "",
         "best_auc": max(auc, default=nan),

@@ -67,7 +67,7 @@ def test_every_file_is_sound(name):
     assert experiment.title and experiment.claim
     if experiment.kind == "sweep":
         experiment = expand_sweep(experiment)
-    labels = [line.label for line in experiment.lines]
+    labels = [(line.label, line.data) for line in experiment.lines]
     assert len(set(labels)) == len(labels)
     for line in experiment.lines:
         assert set(line.published) <= set(line.multipliers)
