@@ -34,7 +34,7 @@ def events(drifting, features):
 def settings_of():
     """Settings of a small model; `more` are of the run, and `table` of the online training."""
 
-    from cowclip_merlin.online.settings import OnlineSettings
+    from cowclip_merlin.online import OnlineSettings
     from cowclip_merlin.training.run_settings import RunSettings
 
     def make(model="deepfm", table=None, **more):

@@ -19,11 +19,11 @@ from cowclip_merlin.batch import Batch
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
+from cowclip_merlin.online import open_log
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.replaying.replay import ServingCopy
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training.trainer import OnlineTrainer

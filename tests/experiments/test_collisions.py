@@ -20,12 +20,12 @@ from cowclip_merlin.experiments.on_logs.collisions import (
 )
 from cowclip_merlin.experiments.tables import read_table
 from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.events.values import MISSING
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings

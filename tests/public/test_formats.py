@@ -9,10 +9,10 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.results import example_result, read_results, write_results
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.online.training.steps import Step, StepJournal
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot

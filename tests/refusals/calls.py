@@ -11,10 +11,10 @@ from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.experiments.on_data.plan import DataVariant
 from cowclip_merlin.launcher import LaunchSettings
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.producing.producer import ProduceSettings
 from cowclip_merlin.online.report import MonitoringSettings
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream

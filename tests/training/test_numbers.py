@@ -18,9 +18,9 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
 from cowclip_merlin.models import Columns
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.run_config import features_of_json, online_config
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.targets import targets_of

@@ -4,8 +4,8 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings
+from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training import workers
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start_workers import start_workers

@@ -42,8 +42,7 @@ def events_of(items, labels, offsets=None):
 @pytest.fixture
 def gradients(monkeypatch):
     """Steps change nothing; name of each dense variable -> its gradient."""
-    from cowclip_merlin import compat
-    from cowclip_merlin.optimizer.cowclip import CowClip
+    from cowclip_merlin import CowClip, compat
 
     tf, kept = compat.tensorflow(), {}
 
