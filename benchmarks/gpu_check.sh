@@ -75,7 +75,7 @@ check() {
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision float32,bfloat16 \
         --json "$stem-step-33m-ids.json"
     run 3 "${deepfm[@]}" --precision float32,bfloat16 --json "$stem-step.json"
-    run 10 "$python" -m cowclip_merlin.demo --work "$stem-demo"
+    run 10 "$python" -m cowclip_merlin.demo --work "work/${stem##*/}-demo"
     run 6 "$python" benchmarks/peers.py --device gpu "${peers[@]}" --json "$stem-peers.json"
     run 3 "${deepfm[@]}" --vocabulary 33800000 --precision bfloat16 --jit-compile \
         --json "$stem-step-33m-ids-jit.json"
