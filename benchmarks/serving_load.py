@@ -12,14 +12,13 @@ import itertools
 import json
 import random
 import shutil
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.demo.processes import Processes
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
@@ -41,7 +41,7 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.system.processes import free_ports, start, wait_for, wait_or_kill
+from cowclip_merlin.system.processes import free_ports
 from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.tables.snapshot import save_snapshot
 from cowclip_merlin.training.run import set_up_tensorflow
@@ -269,22 +269,18 @@ class Server:
         oldest_sync: largest age of the last sync that the server told, in seconds.
     """
 
-    def __init__(self, log: Path, options: Sequence[str], out: Path) -> None:
+    def __init__(self, processes: Processes, log: Path, *options: str) -> None:
         self.answers, self.wrong, self.oldest_sync = 0, 0, 0.0
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "cowclip_merlin", "online", "serve", "--from", str(log)]
-        with open(out, "wb") as stream:
-            self._process = start([*command, "--port", str(port), *options], stdout=stream)
+        words = ("online", "serve", "--from", str(log), "--port", str(port), *options)
+        processes.start_cowclip("server", *words)
+        processes.wait_until("the server", self._is_ready, LONGEST_START)
 
-        def is_ready() -> bool:
-            with suppress(OSError):
-                return self.ask("/ready")[0] == 200
-            return False
-
-        if not wait_for(is_ready, self._process, LONGEST_START):
-            self.stop()
-            raise InputError(f"the server does not start: {out.read_text('utf-8')[-300:]}")
+    def _is_ready(self) -> bool:
+        with suppress(OSError):
+            return self.ask("/ready")[0] == 200
+        return False
 
     def ask(self, path: str, content: Json = None) -> tuple[int, Json]:
         """Status and JSON of a response."""
@@ -310,11 +306,6 @@ class Server:
         sync = self.ask("/v1/status")[1]["sync"]
         self.oldest_sync = max(self.oldest_sync, sync["age_seconds"] or 0.0)
 
-    def stop(self) -> None:
-        """End it by SIGTERM."""
-        self._process.terminate()
-        wait_or_kill(self._process, 60)
-
 
 def find_wrk() -> str:
     """Return the path of wrk."""
@@ -339,19 +330,16 @@ def measure(settings: LoadSettings) -> JsonObject:
     """Run all cases on one server."""
     find_wrk()
     set_up_tensorflow(settings.seed, "cpu")
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory() as name, Processes(Path(name)) as processes:
         folder = Path(name)
         model = SyncedModel(
             folder, events=settings.events, rows=settings.sync_rows, seed=settings.seed
         )
-        model.sync()
-        options = ["--max-requests", str(settings.max_requests)]
-        server = Server(folder / "sync", options, folder / "server.log")
-        try:
+        with closing(model):
+            model.sync()
+            most = str(settings.max_requests)
+            server = Server(processes, folder / "sync", "--max-requests", most)
             return _measure(settings, model, server, folder)
-        finally:
-            server.stop()
-            model.close()
 
 
 def _measure(
