@@ -6,14 +6,14 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.experiments.definitions import (
     Experiment,
     LogExperiment,
@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.definitions import (
 from cowclip_merlin.experiments.sizing import PAPER_ROWS
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
 from cowclip_merlin.plotting.style import new_figure, save_figure, style_of_many
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
@@ -313,7 +314,6 @@ class FigureFile:
     fingerprint: str = ""  # of the data; empty if unknown
 
 
-_TEXTS = tuple(field.name for field in fields(FigureFile) if field.name != "svg")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -377,20 +377,20 @@ def read_figure(path: str | Path) -> FigureFile:
         InputError: if one of the two files is missing or damaged.
     """
     path = Path(path).with_suffix(".json")
-    texts = read_json(path)
-    if not isinstance(texts, dict):
-        raise InputError(
-            f"{path}: is not the text of a figure; write it again with cowclip experiment"
-        )
-    for name in _TEXTS:
-        if not isinstance(texts.get(name), str):
-            raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; write it again")
-    if texts["name"] != path.stem or not _NAME.fullmatch(path.stem):  # ids on the page
-        raise InputError(f"{path}: name is {texts['name']!r:.40}, not the file's; write it again")
+    texts, drawing = read_json(path), path.with_suffix(".svg")
     try:
-        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
+        svg = drawing.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path.with_suffix('.svg')}: no such file; write it again") from None
+        raise InputError(f"{drawing}: no such file; write it again") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path.with_suffix('.svg')}: not SVG ({error}); write it again") from None
-    return FigureFile(**{name: texts[name] for name in _TEXTS}, svg=svg)
+        raise InputError(f"{drawing}: not SVG ({error}); write it again") from None
+    try:
+        figure = dataclass_from_json(FigureFile, texts | {"svg": svg})
+    except MALFORMED as error:
+        raise InputError(
+            f"{path}: is not the text of a figure ({error!s:.80}); write it again with cowclip "
+            "experiment"
+        ) from None
+    if figure.name != path.stem or not _NAME.fullmatch(path.stem):  # ids on the page
+        raise InputError(f"{path}: name is {figure.name!r:.40}, not the file's; write it again")
+    return figure
