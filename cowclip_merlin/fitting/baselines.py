@@ -1,13 +1,11 @@
 """What a model must beat on the same test rows: the click rate, and a logistic regression.
 
 The regression has a weight for each id and number, the loss of scikit-learn's
-`LogisticRegression(C=1)` on one-hot columns, and is fitted by L-BFGS (Nocedal and Wright,
-Numerical Optimization, algorithm 7.4).
+`LogisticRegression(C=1)` on one-hot columns, and is fitted by SciPy's L-BFGS.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,7 +19,7 @@ from cowclip_merlin.workflows import PreparedData
 
 MOST_ROWS = 500_000
 """Training rows that the regression takes at most, chosen at random."""
-_STEPS, _MEMORY = 100, 10
+_STEPS = 100
 _TOLERANCE = 1e-4  # of the gradient's largest part per row
 
 Vector = npt.NDArray[np.float64]
@@ -72,6 +70,8 @@ def baselines(data: PreparedData, *, seed: int = 0) -> tuple[Baseline, Baseline]
 
 def logistic_regression(data: PreparedData, train: ColumnArrays) -> Callable[[ColumnArrays], Array]:
     """Fit a logistic regression; return what predicts the probabilities of rows, [n]."""
+    from scipy.optimize import minimize
+
     x = _Features.of(data, train)
     y = train.labels[:, 0].astype(np.float64)
     of_row = np.ones(len(y)) if train.weights is None else train.weights.astype(np.float64)
@@ -84,7 +84,8 @@ def logistic_regression(data: PreparedData, train: ColumnArrays) -> Callable[[Co
         gradient[:-1] += w[:-1]
         return value, gradient
 
-    w = minimize(loss, np.zeros(x.weights), tolerance=_TOLERANCE * len(y))
+    how = {"maxiter": _STEPS, "gtol": _TOLERANCE * len(y), "ftol": 0}
+    w = minimize(loss, np.zeros(x.weights), jac=True, method="L-BFGS-B", options=how).x
     return lambda rows: _sigmoid(_Features.of(data, rows).times(w))
 
 
@@ -140,51 +141,3 @@ class _Features:
     @property
     def _ids(self) -> int:
         return self.weights - 1 - self.numbers.shape[1]
-
-
-def minimize(
-    loss: Callable[[Vector], tuple[float, Vector]], start: Vector, *, tolerance: float
-) -> Vector:
-    """Minimize a convex function by L-BFGS.
-
-    Args:
-        loss: returns the value and the gradient at a point.
-        start: the point to start at.
-        tolerance: stop if no part of the gradient is larger.
-
-    >>> minimize(lambda w: (float(((w - 3) ** 2).sum()), 2 * (w - 3)), np.zeros(2), tolerance=1e-9)
-    array([3., 3.])
-    """
-    w, (value, gradient) = start, loss(start)
-    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=_MEMORY)
-    for _ in range(_STEPS):
-        if np.abs(gradient).max() <= tolerance:
-            break
-        direction = _direction(gradient, pairs)
-        slope, step = float(direction @ gradient), 1.0
-        if not pairs:
-            step = min(1.0, 1.0 / np.abs(gradient).sum())
-        while True:  # Armijo's rule
-            found = loss(w + step * direction)
-            if found[0] <= value + 1e-4 * step * slope or step < 1e-12:
-                break
-            step /= 2
-        moved, turned = step * direction, found[1] - gradient
-        if (product := float(moved @ turned)) > 0:
-            pairs.append((moved, turned, product))
-        w, (value, gradient) = w + moved, found
-    return w
-
-
-def _direction(gradient: Vector, pairs: deque[tuple[Vector, Vector, float]]) -> Vector:
-    """Return minus the gradient, multiplied by an estimate of the inverse Hessian."""
-    q, shares = -gradient, []
-    for moved, turned, product in reversed(pairs):
-        shares.append((moved @ q) / product)
-        q = q - shares[-1] * turned
-    if pairs:
-        _, turned, product = pairs[-1]
-        q = q * product / (turned @ turned)
-    for (moved, turned, product), share in zip(pairs, reversed(shares)):
-        q = q + (share - (turned @ q) / product) * moved
-    return q
