@@ -41,6 +41,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cpu": (
         *("merlin", "nvtabular", "dask", "distributed", "dask_cuda", "tensorflow_metadata"),
         *("pandas", "pyarrow", "yaml", "jinja2", "matplotlib", "tensorboard", "tqdm", "psutil"),
+        "scipy",
     ),
     "gpu": ("cupy",),
     "online": (
