@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cowclip_merlin.errors import InputError, exit_code
+from cowclip_merlin.errors import InputError, exit_code, require
 from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
@@ -195,6 +195,7 @@ def run(rows: int, work: Path) -> None:
         InputError: if there are too few rows, or the folder holds something else.
     """
     started = time.perf_counter()
+    require("merlin", "tensorflow", by="the demo")
     try:
         plan_runs(int(0.8 * rows))  # about nine tenths are for training
     except InputError:
