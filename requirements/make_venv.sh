@@ -96,7 +96,7 @@ quietly() { # pip's words only if it fails
 install() { # compiled below, on all cores
     quietly "$dir/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"
 }
-install "setuptools<81" wheel
+install "setuptools>=77,<81" wheel # pyproject.toml needs 77
 install --no-deps -r "$file"
 if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
 if [ "$line" != triton ]; then # models in Triton run without this project
