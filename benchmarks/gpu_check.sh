@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU, the most valuable first: the operations without TensorFlow, against
 # NumPy and timed; the step of DeepFM at 131,072 and 1,024 rows, whole trainings with their AUC, and
-# peers.
-# Then all tests, other models and batches, vocabularies, workers.
+# peers. Then all tests, other models and batches, vocabularies, workers.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them

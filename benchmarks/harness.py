@@ -224,10 +224,10 @@ def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
 def command_line(script: str, words: Sequence[str]) -> str:
     """Return the command without absolute folders, users and passwords.
 
-    >>> command_line("baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
-    'python benchmarks/baseline.py --rows 9 --json=a.json'
-    >>> command_line("step.py loading", ["--work", "/tmp/a,redis://:secret@host/b"])
-    'python benchmarks/step.py loading --work a,redis://host/b'
+    >>> command_line("workers.py", ["--rows", "9", "--json=/some/where/a.json"])
+    'python benchmarks/workers.py --rows 9 --json=a.json'
+    >>> command_line("step.py growing", ["--work", "/tmp/a,redis://:secret@host/b"])
+    'python benchmarks/step.py growing --work a,redis://host/b'
     """
     shared = [",".join(map(_shared, word.split(","))) for word in words]
     return shlex.join(["python", *f"benchmarks/{script}".split(), *shared])

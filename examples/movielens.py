@@ -103,8 +103,9 @@ def read(file: Path, separator: str, header: int, columns: int) -> pd.DataFrame:
 def numbers(texts: pd.Series, file: Path) -> pd.Series:
     """Convert texts of one file to finite numbers."""
     found = pd.to_numeric(texts, errors="coerce")
-    for text in texts[~np.isfinite(found)]:
-        raise InputError(f"{file}: {text!r} is not a number; download the file again")
+    wrong = texts[~np.isfinite(found)]
+    if len(wrong):
+        raise InputError(f"{file}: {wrong.iloc[0]!r} is not a number; download the file again")
     return found
 
 
