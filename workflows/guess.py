@@ -351,6 +351,8 @@ def _given_roles(
     """
     found: dict[str, str] = {label: "label"}
     for role, columns in given.items():
+        if role in ("time", "weight") and len(columns) > 1:
+            raise InputError(f"`{role}` takes one column, not {', '.join(columns)}")
         for name in columns:
             if name not in names:
                 some = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")

@@ -45,11 +45,17 @@ class FitOptions(Settings):
         PrepareSettings, "split", default=None, shown="time if a column has it, else random"
     )
     test_fraction: float | None = option_of(PrepareSettings, "test_fraction", shown="0.1")
+    max_bad_fraction: float | None = option_of(
+        PrepareSettings,
+        "max_bad_fraction",
+        default=None,
+        shown=f"{PrepareSettings.max_bad_fraction}",
+    )
     model: str | None = option_of(RunSettings, "model", default=None, shown=MODEL)
     epochs: int | None = option_of(RunSettings, "epochs", default=None, shown=_BY_ROWS)
     batch_size: int | None = option_of(RunSettings, "batch_size", default=None, shown=_BY_ROWS)
     mlp: tuple[int, ...] = option_of(RunSettings, "mlp", default=(), shown="400,400,400")
-    seed: int = option_of(RunSettings, "seed")
+    seed: int | None = option_of(RunSettings, "seed", default=None, shown=f"{RunSettings.seed}")
     device: str = device_option()
 
 
@@ -59,13 +65,11 @@ def run_fit(given: FitOptions) -> int:
     from cowclip_merlin.training import Stopped
 
     of_run = ("model", "epochs", "batch_size", "mlp", "seed")
-    of_data = ("separator", "test", "split", "test_fraction", "text")
+    of_data = ("separator", "test", "split", "test_fraction", "text", "max_bad_fraction")
     settings, prepared = (
         {name: value for name in names if (value := getattr(given, name)) not in (None, ())}
         for names in (of_run, of_data)
     )
-    if given.seed == RunSettings.seed:
-        del settings["seed"]
     try:
         fit_run(
             given.files,
