@@ -48,6 +48,7 @@ _MANY = 1000  # of more values, they are numbers if their values are spread unev
 _UNEVEN = 0.3
 _NEARLY_ALL = 0.9  # such a share of values that differ is one value a row
 _ENOUGH = 50  # rows to tell one value a row from chance
+_ODD = 3  # texts among numbers that may mean missing ones
 _LISTS = ("|", ";")
 _DIGITS = r"^-?[0-9]+(\.0+)?$"
 _CODE = r"^-?(0[0-9]|[0-9]{16})"  # a zero in front, or more digits than numbers have
@@ -235,7 +236,7 @@ class _Look:
         if self.kind in ("text", "whole") and self.as_id and {"/", "\0"} & {*self.name}:
             return LEFT_OUT, "a name with a slash; rename it to use it"
         return {
-            "text": ("categorical", f"text, {values}"),
+            "text": ("categorical", f"text, {values}{self.detail}"),
             "whole": ("categorical", f"whole numbers, {values}")
             if self.as_id
             else ("continuous", f"whole numbers, {values}{self.detail}"),
@@ -300,6 +301,11 @@ def _kind_of_texts(name: str, texts: pa.ChunkedArray) -> Kind:
         return "number", len(unique), {}
     if times_of_values(unique, name)[1].all():
         return "time", len(unique), {}
+    others = unique.filter(pa.array(~(right & np.isfinite(numbers.fill_null(np.nan)))))
+    if len(others) <= _ODD and len(unique) > 10 * _ODD:
+        odd = repr(others[0].as_py())
+        detail = f": numbers but for such as {odd}; empty these cells for a column of numbers"
+        return "text", len(unique), {"detail": detail}
     for separator in _LISTS:
         has = pc.match_substring(texts, separator)
         every = pc.list_flatten(pc.split_pattern(unique, separator))

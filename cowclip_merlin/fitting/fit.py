@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_SHOWN = 8  # columns
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitReport:
     """What a call of `fit` found.
@@ -53,8 +56,11 @@ class FitReport:
         rows.insert(0, (f"{self.test.rows:,} test rows", "AUC", "log loss"))
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
-        table = zip(self.columns["column"], self.columns["auc_lost"])
+        some = self.columns[:_SHOWN]
+        table = zip(some["column"], some["auc_lost"].round(3) + 0.0)  # no minus in front of 0
         lost = ", ".join(f"{name} {value:.3f}" for name, value in table)
+        others = len(self.columns) - len(some)
+        lost += f"; less in {others} other column{'s'[: others != 1]}" if others else ""
         return "\n".join([*lines, f"AUC lost if a column is shuffled: {lost}"])
 
 
@@ -105,7 +111,7 @@ def fit_run(
     )
     print(report)
     best = max(report.baselines, key=lambda each: each.auc)
-    if best.auc > report.test.auc and not is_frame(rows):
+    if best.auc > report.test.auc + report.test.auc_error and not is_frame(rows):
         words = shlex.join(["cowclip", "tune", f"{out}/{DATA}", "--out", "TUNED"])
         print(f"{best.name} is better on these rows; a search may help: {words}")
     return report

@@ -26,6 +26,7 @@ COLUMNS = {
     "fraction": (WHOLE / 7, "continuous", "numbers"),
     "name": ([f"n{x}" for x in WHOLE], "categorical", "text"),
     "country": (SOME.choice(["NA", "DE"], N), "categorical", "text, 2 values"),
+    "or_nan": (["NaN" if x == 1 else f"{x / 7}" for x in WHOLE], "categorical", "but for.*'NaN'"),
     "zips": ([f"0{x:04}" for x in WHOLE], "categorical", "text"),
     "hashes": ([str(10**18 + 7 * x) for x in WHOLE.tolist()], "categorical", "text"),
     "flag": (WHOLE > 9, "categorical", "text, 2 values"),
