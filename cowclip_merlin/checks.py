@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 from cowclip_merlin.errors import InputError
 
@@ -159,6 +160,16 @@ def check_choices(option: str, values: Sequence[str], choices: Iterable[str]) ->
             raise InputError(f"{option}: unknown {value!r}; choose one of {', '.join(choices)}")
 
 
+def near(value: object, choices: Iterable[str]) -> str:
+    """Return words about the choice that a value was perhaps meant to be; "" without one.
+
+    >>> near("trian", ("prepare", "train")), near("x", ("prepare", "train"))
+    ('; did you mean train?', '')
+    """
+    found = get_close_matches(str(value), list(choices), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
 def one_of(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a setting that is not among its choices.
 
@@ -172,7 +183,8 @@ def one_of(name: str, value: object, choices: Iterable[str]) -> None:
     """
     known = tuple(choices)  # looking up an unhashable value in a mapping would fail
     if value not in known:
-        raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+        words = f"unknown {name} {value!r}; choose one of {', '.join(known)}"
+        raise InputError(words + near(value, known))
 
 
 def parse_class_weights(text: str) -> ClassWeights | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series
 
@@ -45,7 +46,8 @@ def arrow_table(rows: Frame, names: Sequence[str] | None = None) -> pa.Table:
     import pyarrow as pa
 
     if isinstance(rows, list | tuple):
-        columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
+        every = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in every}
         found, get = list(columns), columns.__getitem__
     else:
         found = list(rows.column_names if isinstance(rows, pa.Table) else rows.columns)
@@ -57,7 +59,8 @@ def arrow_table(rows: Frame, names: Sequence[str] | None = None) -> pa.Table:
     for name in wanted:
         if (count := found.count(name)) != 1:
             what = "no column" if not count else f"{count} columns"
-            raise InputError(f"the frame has {what} {name!r}; give each column once")
+            remedy = "" if count else near(name, map(str, found))
+            raise InputError(f"the frame has {what} {name!r}{remedy or '; give each column once'}")
     return pa.table({name: _array(get(name), name) for name in wanted})
 
 

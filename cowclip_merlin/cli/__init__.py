@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cowclip_merlin import __version__
 from cowclip_merlin.addresses import is_address
+from cowclip_merlin.checks import near
 from cowclip_merlin.cli.command import CommandParser, add_commands, complete_all
 from cowclip_merlin.errors import (
     ERROR,
@@ -31,25 +32,25 @@ from cowclip_merlin.system.signals import exit_on_sigterm
 
 COMMANDS: Mapping[str, str] = {
     "fit": "fit:FIT",
-    "generate": "data:GENERATE",
     "prepare": "data:PREPARE",
-    "adopt": "data:ADOPT",
     "train": "train:TRAIN",
     "evaluate": "scoring:EVALUATE",
     "score": "scoring:SCORE",
     "serve": "online.serving:SERVE_RUN",
+    "tune": "tune:TUNE",
+    "explain": "explain:EXPLAIN",
     "export": "scoring:EXPORT",
+    "adopt": "data:ADOPT",
     "online": "online:ONLINE",
+    "inspect": "scoring:INSPECT",
+    "generate": "data:GENERATE",
     "scale": "bench:SCALE",
     "bench": "bench:BENCH",
     "experiment": "experiment:EXPERIMENT",
     "sweep": "experiment:SWEEP",
-    "tune": "tune:TUNE",
-    "explain": "explain:EXPLAIN",
-    "inspect": "scoring:INSPECT",
     "report": "experiment:REPORT",
 }
-"""Command -> its module, and the name of its `Command` there."""
+"""Command -> its module, and the name of its `Command` there; the usual ones come first."""
 
 _WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score", "tune", "online replay")
 _ON_THIS_MACHINE: Mapping[str, str] = {
@@ -83,11 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, words = argparse.Namespace(), list(sys.argv[1:] if argv is None else argv)
     try:
         _escape_unencodable_output()
-        args, unknown = build_parser(complete=False).parse_known_args(words)
+        parser = build_parser(complete=False)
+        args, unknown = parser.parse_known_args(words)
         args.argv = words
         if unknown:
             command = _command(vars(args))
-            return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
+            hint = _near_option(unknown, parser) or ";"
+            return _fail(
+                f"unknown arguments: {' '.join(unknown)}{hint} see cowclip {command} --help"
+            )
         _check_paths(vars(args))
         with exit_on_sigterm():
             code = args.run(args) or 0
@@ -167,6 +172,15 @@ def _output_path(given: Mapping[str, object]) -> str | None:
 def _all_options() -> frozenset[str]:
     """Return the options of all commands."""
     return frozenset(_options_of(build_parser()))
+
+
+def _near_option(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Return words about the option that the first unknown one was perhaps meant to be.
+
+    The commands that have not parsed have no options yet.
+    """
+    name = unknown[0].partition("=")[0]
+    return near(name, _options_of(parser)) if name.startswith("--") else ""
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -10,8 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.settings import add_options, option, settings_from
+
+_OTHER_WORDS = {"predict": "score", "eval": "evaluate", "test": "evaluate", "importance": "explain"}
+"""What other programs call commands of this one."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -41,9 +45,23 @@ class CommandParser(argparse.ArgumentParser):
             self.before_parsing(args)
         return super().parse_known_args(args, namespace)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command or choice, and name one that looks like it."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        hint = near(_OTHER_WORDS.get(value, value), known)
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"unknown command {value!r}{hint}")
+        listed = ", ".join(map(repr, known))
+        raise argparse.ArgumentError(
+            action, f"invalid choice: {value!r} (choose from {listed}){hint}"
+        )
+
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        end = "" if message.endswith("?") else ";"
+        self.exit(2, f"{self.prog}: error: {message}{end} see {self.prog} --help\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +124,8 @@ def add_commands(
         what: attribute of the parsed arguments that takes the command's name.
         run: attribute that takes the function to call.
     """
-    options: dict[str, Any] = {"dest": what, "required": True, "metavar": "COMMAND"}
-    added = parser.add_subparsers(**options, help="what to do")
+    added = parser.add_subparsers(dest=what, metavar="COMMAND", help="what to do")
+    parser.set_defaults(**{run: lambda _: parser.print_help()})  # without a command
     for name, place in commands.items():
         module, _, constant = place.partition(":")
         command: Command = getattr(importlib.import_module(f"{package}.{module}"), constant)

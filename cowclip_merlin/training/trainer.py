@@ -26,6 +26,7 @@ from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import CHECKPOINTS, Checkpoints
 from cowclip_merlin.training.evaluation import evaluate_targets, rows_of_targets
+from cowclip_merlin.training.lap import LONG, Lap, saying_that_it_compiles
 from cowclip_merlin.training.run_logs import Hooks, Metrics, metric_words, metrics_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
@@ -148,6 +149,7 @@ class Trainer:
         self.rows: list[Metrics] = []
         self.hooks = Hooks()
         self.after_epoch: Callable[[Metrics], None] | None = None
+        self._compiled = False
 
     def _generator(self) -> str:
         """Return the generator that all workers use."""
@@ -253,7 +255,7 @@ class Trainer:
             if epoch and self.settings.reset_embeddings:
                 self.log.info("epoch %d starts with new embeddings", epoch + 1)
                 reset_embeddings(self.model, self.optimizer, epoch)
-        lap, step = _Lap(first), first
+        lap, step = Lap(first), first
         lengths, batches = self._executions(epoch, first)
         # `closing` ends the thread that streams rows, even after an error.
         with (
@@ -263,8 +265,11 @@ class Trainer:
         ):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
-                self._train_batch(batch)
                 step += steps
+                if self._compiled:
+                    self._train_batch(batch)
+                else:
+                    lap = self._compile(batch, lap, step)
                 bar.update(steps)
                 due = self._checkpoint_every and step % self._checkpoint_every == 0
                 signal_number = self._signal_of_any()
@@ -273,13 +278,25 @@ class Trainer:
                     if self._early.stops(self.rows):
                         return
                     bar.set_postfix_str(self._score_words(self.rows[-1]))
-                    lap = _Lap(step)
+                    lap = Lap(step)
                 elif signal_number or (due and step < self.steps):
                     lap.pause()
                     self._save(step)
                     self._stop_after(signal_number)
                     lap.go_on()
         self._score(epoch, self.steps, lap, board)
+
+    def _compile(self, batch: PackedBatch, lap: Lap, step: int) -> Lap:
+        """Train the first batch of this process; return a lap without it if it took long."""
+        self._compiled, begun = True, time.perf_counter()
+        with saying_that_it_compiles(self.log):
+            self._train_batch(batch)
+            self.wait()
+        seconds = time.perf_counter() - begun
+        if seconds < LONG or step == self.steps or self._scores_after(step):
+            return lap
+        self.log.info("the first step took %.0f s to compile; the speed leaves it out", seconds)
+        return Lap(step)
 
     def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[PackedBatch]]:
         """Return the number of steps of each call from step `first` on, and the calls' batches."""
@@ -348,7 +365,7 @@ class Trainer:
         self,
         epoch: int,
         step: int,
-        lap: _Lap,
+        lap: Lap,
         board: run_logs.TensorBoard,
         signal_number: int | None = None,
     ) -> None:
@@ -424,7 +441,7 @@ class Trainer:
     def _metrics_row(
         self,
         position: float,
-        lap: _Lap,
+        lap: Lap,
         step: int,
         result: evaluation.Evaluation | evaluation.RegressionEvaluation,
         scoring_seconds: float,
@@ -454,18 +471,3 @@ class Trainer:
             "dense_lr": dense_lr,
             **metrics_of(split, result),
         }
-
-
-class _Lap:
-    """The time of the steps from one scoring to the next, without pauses."""
-
-    def __init__(self, first: int) -> None:
-        self.first, self.seconds, self._started = first, 0.0, time.perf_counter()
-
-    def pause(self) -> None:
-        """Stop the clock."""
-        self.seconds += time.perf_counter() - self._started
-
-    def go_on(self) -> None:
-        """Start it again."""
-        self._started = time.perf_counter()

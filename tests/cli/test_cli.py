@@ -236,3 +236,12 @@ def test_the_program_runs_as_a_module():
         text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("words", [[], ["online"]])
+def test_without_a_command_it_helps(words, capsys):
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: cowclip") and "COMMAND" in said
+    if not words:
+        assert said.index("train") < said.index("score") < said.index("generate")

@@ -96,3 +96,14 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(data, run, tmp_p
     assert [row["test_auc"] for row in rows] == [row["test_auc"] for row in run[1]]
     assert {type(value) for row in rows for value in row.values()} == {int, float}
     assert_same_bits(folder, run[0])
+
+
+def test_the_speed_leaves_out_the_first_step_which_compiles(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("cowclip_merlin.training.lap.WAIT", 0.0)
+    monkeypatch.setattr("cowclip_merlin.training.trainer.LONG", 0.0)
+    settings = RunSettings(model="deepfm", update="exact", epochs=2, **SMALL)
+    first, _ = train(data, settings, out=tmp_path / "run", checkpoint_every=4)
+    told = (tmp_path / "run/train.log").read_text()
+    assert told.count("compiling the first step") == told.count("to compile; the speed leaves") == 1
+    rows = PreparedData.load(data).rows["train"] - 4 * 256
+    assert first["rows_per_second"] * first["seconds"] == pytest.approx(rows, rel=0.05)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
@@ -97,8 +98,8 @@ def read_header(text: bytes, log_format: LogFormat, file: FilePath) -> list[str]
     for name in log_format.columns:
         if name not in names:
             raise InputError(
-                f"{file}: no column {name!r} in the header ({_quoted(names)}); "
-                f"{_remedy(line, names, log_format)}"
+                f"{file}: no column {name!r} in the header ({_quoted(names)})"
+                f"{near(name, names) or ';'} {_remedy(line, names, log_format)}"
             )
         if names.count(name) > 1:
             raise InputError(f"{file}: column {name!r} occurs twice in the header; rename one")
@@ -211,7 +212,8 @@ def check_columns(found: Sequence[str], names: Iterable[str], file: FilePath) ->
     """Check that each name is that of one column."""
     for name in names:
         if found.count(name) == 0:
-            raise InputError(f"{file}: no column {name!r}; check the kind and the names")
+            hint = near(name, found) or "; check the kind and the names"
+            raise InputError(f"{file}: no column {name!r}{hint}")
         if found.count(name) > 1:
             raise InputError(f"{file}: column {name!r} occurs twice; rename one")
 
