@@ -165,7 +165,7 @@ def _check_output_path(path: str, command: str) -> None:
 def _output_path(given: Mapping[str, object]) -> str | None:
     """Return the path that the command writes."""
     paths = (given.get(name) for name in ("out", "predictions", "json"))
-    return next((str(path) for path in paths if path), None)
+    return next((str(path) for path in paths if path and path is not True), None)
 
 
 @cache

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from cowclip_merlin.checks import near
@@ -147,6 +153,49 @@ def _add_arguments(parser: CommandParser, command: Command, run: str) -> None:
 def overwrite_option(what: str) -> Any:
     """Define the field of the switch that replaces a file or more."""
     return option(False, f"replace {what}")
+
+
+@contextmanager
+def files_and_stdin(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the files with a copy of standard input for "-": parquet, JSON lines or CSV.
+
+    Raises:
+        InputError: if "-" is there twice, or a terminal is the standard input.
+    """
+    if "-" not in files:
+        yield files
+        return
+    if files.count("-") > 1 or sys.stdin.isatty():
+        what = "is given twice" if files.count("-") > 1 else "is standard input, here a terminal"
+        raise InputError(f"-: {what}; give files, or send rows as in cat new.csv | cowclip score")
+    stream = sys.stdin.buffer
+    with TemporaryDirectory(prefix="cowclip-") as folder:
+        first = stream.read(4)
+        ends = {b"PAR1": ".parquet", b"{": ".jsonl"}
+        end = ends.get(first) or ends.get(first[:1]) or ".csv"
+        copy = Path(folder) / f"stdin{end}"
+        with copy.open("wb") as file:
+            file.write(first)
+            shutil.copyfileobj(stream, file)
+        yield [str(copy) if name == "-" else name for name in files]
+
+
+def json_option() -> Any:
+    """Define the field of the switch that prints the result for programs."""
+    return option(False, "print the result as one line of JSON, and nothing else")
+
+
+def print_json(content: Any) -> None:
+    """Print a result as one line of JSON; NaN, which JSON has not, becomes null."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: known(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [known(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    print(json.dumps(known(content), ensure_ascii=False))
 
 
 def check_overwrite_used(given: Any, name: str) -> None:

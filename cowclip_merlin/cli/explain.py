@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.cli.command import Command, overwrite_option, print_served_epoch
+from cowclip_merlin.cli.command import (
+    Command,
+    json_option,
+    overwrite_option,
+    print_json,
+    print_served_epoch,
+)
 from cowclip_merlin.cli.scoring import run_folder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.plotting.colors import BLUE
@@ -40,6 +46,7 @@ class ExplainOptions(Settings):
         None, "file for the figure, .svg (default: RUN/figures/importance.svg)", metavar="FILE"
     )
     overwrite: bool = overwrite_option("FILE if it exists")
+    json: bool = json_option()
     device: str = device_option()
 
 
@@ -57,7 +64,8 @@ def run_explain(given: ExplainOptions) -> None:
             raise InputError(f"{out}: does not end in .svg; use such a name")
     elif given.overwrite:
         raise InputError("--overwrite has no effect without --out; remove it, or add --out")
-    print_served_epoch(folder)
+    if not given.json:
+        print_served_epoch(folder)
     found = importance(
         folder,
         given.rows[0] if len(given.rows) == 1 else given.rows or None,
@@ -66,10 +74,13 @@ def run_explain(given: ExplainOptions) -> None:
         max_rows=given.max_rows,
         device=given.device,
     )
-    print(importance_text(found))
     out.parent.mkdir(exist_ok=True)
     with figure_settings():
         save_figure(importance_figure(found), out)
+    if given.json:
+        print_json({**found.attrs, "figure": str(out), "columns": found.to_dict("records")})
+        return
+    print(importance_text(found))
     print(f"figure: {out}")
 
 

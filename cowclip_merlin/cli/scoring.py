@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,10 @@ from cowclip_merlin.cli.command import (
     Command,
     CommandParser,
     check_overwrite_used,
+    files_and_stdin,
+    json_option,
     overwrite_option,
+    print_json,
     print_served_epoch,
 )
 from cowclip_merlin.errors import InputError
@@ -27,6 +30,7 @@ from cowclip_merlin.settings import (
     device_option,
     option,
     option_of,
+    options_of,
     parse_names,
     settings_from,
     values_from,
@@ -69,6 +73,7 @@ class EvaluateOptions(Settings):
         "user", metavar="COL",
     )  # fmt: skip
     overwrite: bool = overwrite_option("FILE if it exists")
+    json: bool = json_option()
     device: str = device_option()
 
 
@@ -77,7 +82,8 @@ def run_evaluate(given: EvaluateOptions) -> None:
     check_overwrite_used(given, "predictions")
     from cowclip_merlin.training import evaluate_run
 
-    print_served_epoch(given.run_folder, given.against)
+    if not given.json:
+        print_served_epoch(given.run_folder, given.against)
     result = evaluate_run(
         given.run_folder,
         given.data,
@@ -88,6 +94,9 @@ def run_evaluate(given: EvaluateOptions) -> None:
         overwrite=given.overwrite,
         device=given.device,
     )
+    if given.json:
+        print_json({"split": given.split, **asdict(result)})
+        return
     for name, found in (result.targets or {"": result}).items():
         _print_metrics(f"{given.split}{name and ' ' + name}", found, given.against)
     if given.predictions:
@@ -180,7 +189,10 @@ class ScoreOptions(Settings):
     """What is scored."""
 
     run_folder: str = run_folder()
-    files: tuple[str, ...] = option_of(PrepareSettings, "files", metavar="NEW")
+    files: tuple[str, ...] = option_of(
+        PrepareSettings, "files", metavar="NEW",
+        help=options_of(PrepareSettings)["files"].help + "; -: standard input",
+    )  # fmt: skip
     out: str = option(
         help=".parquet, .csv or .csv.gz file to write: row, the kept columns, probability (of "
         "several labels for each)", metavar="FILE",
@@ -197,6 +209,7 @@ class ScoreOptions(Settings):
         convert=parse_names, metavar="COLS",
     )  # fmt: skip
     overwrite: bool = overwrite_option("FILE if it exists")
+    json: bool = json_option()
     device: str = device_option()
 
 
@@ -204,18 +217,24 @@ def run_score(given: ScoreOptions) -> None:
     """Score the rows, and print what was damaged or unknown."""
     from cowclip_merlin.training import score_files
 
-    print_served_epoch(given.run_folder)
-    found = score_files(
-        given.run_folder,
-        given.files,
-        out=given.out,
-        data=given.data,
-        keep=given.keep,
-        max_bad_fraction=given.max_bad_fraction,
-        allow_unknown=given.allow_unknown,
-        overwrite=given.overwrite,
-        device=given.device,
-    )
+    if not given.json:
+        print_served_epoch(given.run_folder)
+    with files_and_stdin(given.files) as files:
+        found = score_files(
+            given.run_folder,
+            files,
+            out=given.out,
+            data=given.data,
+            keep=given.keep,
+            max_bad_fraction=given.max_bad_fraction,
+            allow_unknown=given.allow_unknown,
+            overwrite=given.overwrite,
+            device=given.device,
+        )
+    if given.json:
+        bad = [{"file": x.file, "line": x.line, "reason": x.reason} for x in found.first_damaged]
+        print_json({"out": given.out, **vars(found), "first_damaged": bad})
+        return
     for bad in found.first_damaged:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     damaged = f"; damaged and left out: {found.damaged:,}" if found.damaged else ""
@@ -246,6 +265,7 @@ SCORE = Command(
     run=run_score,
     examples="""examples:
   cowclip score RUN new.csv --out scores.parquet
+  zcat new.csv.gz | cowclip score RUN - --out scores.csv
   cowclip score RUN part1.parquet part2.parquet --out scores.parquet --keep user,request""",
 )
 

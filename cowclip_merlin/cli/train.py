@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.addresses import path_of
-from cowclip_merlin.cli.command import Command, CommandParser
+from cowclip_merlin.cli.command import Command, CommandParser, print_json
 from cowclip_merlin.cli.options import (
     HIDDEN,
     LAYERS,
@@ -79,6 +79,8 @@ def add_train_options(parser: CommandParser) -> None:
     add_options(run, RunOptions, *names, diagnostics_every={"default": 100})
     text = "with --from: exit with 3 if RUN scored the same rows better; the run folder stays"
     run.add_argument("--must-improve", action="store_true", help=text)
+    text = "print the metrics of the weights that RUN keeps as JSON, in the last line"
+    run.add_argument("--json", action="store_true", help=text)
     add_options(group("workers"), LaunchSettings)
 
 
@@ -219,7 +221,13 @@ def run_train(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 128 + stop.signal_number
-    print(f"{_result(rows, settings)}; run folder {args.out}{(worse := _worse(args, rows))}")
+    worse = _worse(args, rows)
+    if args.json:
+        from cowclip_merlin.training.stopping.early_stopping import kept_row
+
+        print_json({"run": args.out, "worse": bool(worse), **kept_row(rows, settings)})
+        return 3 if worse and args.must_improve else 0
+    print(f"{_result(rows, settings)}; run folder {args.out}{worse}")
     if data is not None and settings.scored_split == "validation" and data.rows["test"]:
         words = shlex.join(["cowclip", "evaluate", args.out, args.data])
         print(f"to score the {data.rows['test']:,} test rows: {words}")

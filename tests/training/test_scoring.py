@@ -1,5 +1,6 @@
 """New rows, with or without labels, get the scores that `evaluate` gives them."""
 
+import io
 import json
 import re
 import shutil
@@ -358,3 +359,30 @@ def test_a_blank_line_is_damaged_with_and_without_labels(made, tmp_path, labels)
         found = score_files(made / "RUN", file, out=out, max_bad_fraction=0.2, overwrite=True)
         assert (found.rows, found.damaged) == (9, 1)
         assert pd.read_parquet(out)["row"].tolist() == [0, 1, *range(3, 10)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_of_standard_input_score_alike(made, expected, tmp_path, monkeypatch, capsys, kind):
+    frame = pd.DataFrame(rows(150, 2), columns=HEADER.split(","))
+    frame = frame.where(frame != "", None).astype({"price": float})
+    write = {"csv": frame.to_csv, "jsonl": frame.to_json, "parquet": frame.to_parquet}[kind]
+    how = {"orient": "records", "lines": True} if kind == "jsonl" else {"index": False}
+    write(tmp_path / "new", **how)
+    stdin = io.TextIOWrapper((tmp_path / "new").open("rb"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    words = ["score", str(made / "RUN"), "-", "--out", str(tmp_path / "s.parquet"), "--json"]
+    assert main([*words, "--allow-unknown", "user"]) == 0
+    np.testing.assert_array_equal(pd.read_parquet(tmp_path / "s.parquet").probability, expected)
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["rows"], found["damaged"], [*found["unknown"]]) == (150, 0, ["user", "country"])
+
+
+def test_metrics_as_json(made, capsys):
+    words = ["evaluate", str(made / "RUN"), str(made / "NEW"), "--json"]
+    assert main(words) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["rows"] == 150 and found["split"] == "test" and found["difference"] is None
+    assert main(words[:-1]) == 0
+    assert f"AUC {found['auc']:.6f} (standard error" in capsys.readouterr().out
