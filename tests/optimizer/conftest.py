@@ -1,12 +1,12 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cowclip_merlin import compat
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "kernels")]
+HERE, TESTS = Path(__file__).parent, Path(__file__).parents[1]
+sys.path[:0] = [str(HERE), str(TESTS / "kernels"), str(TESTS / "contract")]
 
 
 @pytest.fixture(scope="session")
@@ -20,54 +20,11 @@ def kernels(tf):
     return "cupy" if tf.config.list_logical_devices("GPU") else "numba"
 
 
-class NumpyCowClip:
-    """Algorithm 1 in NumPy float64, one table: slow, obvious, row by row."""
-
-    def __init__(
-        self, w, *, lr, l2, r, zeta, update, clipped=True, betas=(0.9, 0.999), epsilon=1e-7
-    ):
-        self.w = np.array(w, np.float64)
-        self.m, self.v = np.zeros_like(self.w), np.zeros_like(self.w)
-        self.t, self.lr, self.l2, self.r, self.zeta = 0, lr, l2, r, zeta
-        self.update, self.clipped = update, clipped
-        self.betas, self.epsilon = betas, epsilon
-
-    def step(self, ids, values):
-        """One step; returns the clip factors of the rows in the batch."""
-        self.t += 1
-        lr = self.lr(self.t - 1) if callable(self.lr) else self.lr
-        alpha = lr * np.sqrt(1 - self.betas[1] ** self.t) / (1 - self.betas[0] ** self.t)
-        factors = []
-        for k in range(len(self.w)):
-            occurrences = [i for i, id_ in enumerate(ids) if id_ == k]
-            if not occurrences and self.update == "lazy":
-                continue
-            g = np.zeros(self.w.shape[1])
-            for i in occurrences:
-                g = g + np.float64(values[i])
-            g = g + 2 * self.l2 * self.w[k]
-            factor = self.factor(k, g, len(occurrences)) if self.clipped else 1.0
-            if occurrences:
-                factors.append(factor)
-            self.adam(k, g * factor, alpha)
-        return factors
-
-    def factor(self, k, g, cnt):
-        bound = np.sqrt(self.w.shape[1]) * self.zeta
-        threshold = max(cnt, 1) * max(self.r * np.linalg.norm(self.w[k]), bound)
-        norm = np.linalg.norm(g)
-        return 1.0 if norm == 0 else min(1.0, threshold / norm)
-
-    def adam(self, k, g, alpha):
-        beta_1, beta_2 = self.betas
-        self.m[k] = beta_1 * self.m[k] + (1 - beta_1) * g
-        self.v[k] = beta_2 * self.v[k] + (1 - beta_2) * g**2
-        self.w[k] -= alpha * self.m[k] / (np.sqrt(self.v[k]) + self.epsilon)
-
-
 @pytest.fixture(scope="session")
 def reference():
-    return NumpyCowClip
+    from rows_one_by_one import RowsOneByOne
+
+    return RowsOneByOne
 
 
 @pytest.fixture(scope="session")

@@ -74,10 +74,7 @@ def test_training_is_that_of_the_reference(tf, reference, update, tables, batche
     layers[1].set_weights([0.1 * np.ones(w.shape) for w in layers[1].get_weights()])
     applied = "lazy" if update == "lazy" else "dense"
     expected = [
-        reference(
-            np.concatenate(x.get_weights()), lr=LR, update=applied, clipped=x.dim > 1, **NUMBERS
-        )
-        for x in layers
+        reference(np.concatenate(x.get_weights()), lr=LR, update=applied, **NUMBERS) for x in layers
     ]
     for rows in batches:
         label = np.arange(len(rows), dtype=np.float32) % 2

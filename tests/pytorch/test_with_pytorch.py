@@ -190,9 +190,6 @@ REFUSED = {
     "doubles": (
         lambda nn: table_of(nn).double(), {}, r"must be float32 .*, not float64",
     ),
-    "clip": (table_of, {"clip": "global"}, "unknown clip 'global'"),
-    "update": (table_of, {"update": "all"}, "unknown update 'all'"),
-    "l2": (table_of, {"l2": -1.0}, "l2 is -1"),
     "lr": (table_of, {"lr": -1.0}, "embedding_lr is -1"),
 }  # fmt: skip
 
