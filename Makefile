@@ -22,7 +22,7 @@ CORE := $(addprefix tests/kernels/test_,compiled.py cupy.py kernels.py replays.p
 FOREIGN := $(foreach name,on_keras fuxictr hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
-        current-check flink-check triton-check docs linkcheck lock clean
+        current-check current-examples flink-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -71,11 +71,17 @@ gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON
 
 current-check: ## test core, PyTorch and Keras 3 on Python 3.13 and NumPy 2 (7 GB, some minutes)
 	@requirements/make_venv.sh current $(CURRENT_VENV)
-	@set -e; for each in "$(CORE)" $(wildcard tests/pytorch tests/keras3); do \
+	@set -e; for each in "$(CORE)" "tests/pytorch tests/contract/test_torch.py" \
+			"tests/keras3 tests/contract/test_keras_3.py"; do \
 		$(CURRENT_VENV)/bin/pytest $$each $(PYTEST_ARGS); done
-	@set -e; for each in scaling metrics.auc $(notdir $(wildcard cowclip_merlin/torch cowclip_merlin/keras3)); do \
+	@set -e; for each in scaling metrics.auc torch keras3; do \
 		$(CURRENT_VENV)/bin/pytest --doctest-modules -o addopts=--import-mode=importlib \
 			--pyargs cowclip_merlin.$$each; done
+
+current-examples: venv ## run the examples and the benchmark of optimizers that need PyTorch or Keras 3
+	@requirements/make_venv.sh current $(CURRENT_VENV)
+	@CURRENT_PYTHON=$(abspath $(CURRENT_VENV))/bin/python $(PYTHON) -m pytest tests/examples/test_torch_deepfm.py \
+		"tests/benchmarks/test_small_runs.py::test_a_small_run_of_processes[optimizers]" $(PYTEST_ARGS)
 
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
 	@requirements/make_venv.sh flink $(FLINK_VENV)

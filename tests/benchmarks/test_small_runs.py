@@ -16,6 +16,10 @@ from cowclip_merlin.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 TRITON_PYTHON = os.environ.get("TRITON_PYTHON")
+CURRENT_PYTHON = os.environ.get("CURRENT_PYTHON")
+OPTIMIZERS = "keras2-exact,keras2-adam"
+if CURRENT_PYTHON:
+    OPTIMIZERS += f",torch-exact,torch-adam-fused,torch-sparse-adam --python torch={CURRENT_PYTHON}"
 WORK = "--work WORK"
 
 
@@ -58,6 +62,14 @@ def check_diagnostics(result):
         assert r["ms_per_step"] == pytest.approx(1e3 * np.median(r["turns"]) / 3)
 
 
+def check_optimizers(result):
+    names = [r["contestant"] for r in result["results"]]
+    lines = [line.split(",") for line in Path("a.csv").read_text("utf-8").splitlines()]
+    assert [line[0] for line in lines] == ["optimizer", *np.repeat(names, 2)]
+    for row in result["results"]:
+        assert row["ms"] > 0 and row["cpu_ms"] == pytest.approx(np.mean(row["turns"]["cpu_ms"]))
+
+
 RUNS = {
     "days": ("--rows 1500 --days 3 --seeds 1 --batch-size 64", ["| 2 |", "| 3 |"]),
     "outages": (
@@ -71,6 +83,10 @@ RUNS = {
     "workers": (
         f"--rows 2000 --batch-sizes 500 --workers 1,2 --epochs 2 {WORK}",
         ["| 500 | mirrored | 1 |", "| 500 | sharded | 2 |"],
+    ),
+    "optimizers": (
+        "--ids 2600 --rounds 2 --steps 2 --csv a.csv --contestants " + OPTIMIZERS,
+        ["| keras2-exact |", "| keras2-adam |", "2,600 ids: ms"],
     ),
     "step vocabulary": (
         "--vocabularies 2000,4000 --batch-sizes 32,64 --mlp 8 --rounds 1 --steps 2 --warm-up 3 "
@@ -93,7 +109,7 @@ RUNS = {
 
 
 QUICK = "step growing"
-PROCESSES = ("prepare", "workers")
+PROCESSES = ("prepare", "workers", "optimizers")
 
 
 @pytest.mark.runs
@@ -124,6 +140,16 @@ def run_small(command, measured, tmp_path, monkeypatch):
         assert word in out
     if check := globals().get(f"check_{command.split()[-1]}"):
         check(result)
+
+
+def test_optimizers_whose_environment_is_not_there_are_refused(refused):
+    for words, line in {
+        (): "no environment for torch; add torch=PATH",
+        ("--python", "tensorflow=python"): "give NAME=PATH, with a NAME of torch, fbgemm",
+        ("--python", "torch=none"): "--python torch none: no such program",
+    }.items():
+        code, told = refused("optimizers", *words)
+        assert code == 2 and line in told
 
 
 @pytest.mark.runs

@@ -1,6 +1,6 @@
 """examples/torch_deepfm.py: it trains on a prepared folder, without TensorFlow and pandas.
 
-`make torch-check` makes the environment and sets TORCH_PYTHON.
+`make current-examples` makes the environment and sets CURRENT_PYTHON.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PYTHON = os.environ.get("TORCH_PYTHON")
+PYTHON = os.environ.get("CURRENT_PYTHON")
 EXAMPLE = Path(__file__).parents[2] / "examples/torch_deepfm.py"
 WITHOUT = """
 import runpy, sys
@@ -20,7 +20,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(not PYTHON, reason="TORCH_PYTHON is not set: make torch-check"),
+    pytest.mark.skipif(not PYTHON, reason="CURRENT_PYTHON is not set: make current-examples"),
 ]
 
 
