@@ -25,6 +25,8 @@ from cowclip_merlin.checks import check_not_negative
 from cowclip_merlin.errors import InputError
 
 MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2", "din")
+CROSSED = ("dcn", "dcnv2")
+"""Models with cross layers."""
 """Architectures; `cowclip_merlin.models.<name>` holds the builder `<name>`."""
 
 UPDATES = ("dense", "exact", "lazy")

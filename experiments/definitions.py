@@ -33,8 +33,8 @@ RMSE = "rmse"
 """Measure of the tables of a label that is a number, in place of those above."""
 
 OF_RUN = ("optimizer", "lr_schedule", "lr_factor", "lr_every", "lr_floor")
-OF_RUN += ("embedding_dim", "activation", "dropout", "batch_norm", "reset_embeddings")
-OF_RUN += ("early_stopping",)
+OF_RUN += ("early_stopping", "embedding_dim", "cross_layers", "activation", "dropout", "batch_norm")
+OF_RUN += ("reset_embeddings",)
 """Attributes of a line that are those of `RunSettings`."""
 
 
@@ -69,6 +69,7 @@ class ExperimentLine(Settings):
     lr_floor: float | None = option_of(RunSettings, "lr_floor")
     early_stopping: int | None = option_of(RunSettings, "early_stopping")
     embedding_dim: int = option_of(RunSettings, "embedding_dim")
+    cross_layers: int = option_of(RunSettings, "cross_layers")
     mlp: tuple[int, ...] = option((), "hidden widths", shown="the command's", at_least=1)
     activation: str = option_of(RunSettings, "activation")
     dropout: float = option_of(RunSettings, "dropout")
@@ -331,7 +332,7 @@ def _check_line(line: ExperimentLine) -> None:
                     "there, or remove it here"
                 )
     of_run = {name: getattr(line, name) for name in OF_RUN}  # its plan says if its rows fit it
-    RunSettings(model="deepfm", batch_size=1, validation_fraction=0.1, **of_run)
+    RunSettings(model=line.model, batch_size=1, validation_fraction=0.1, **of_run)
 
 
 def _check_replay_line(line: ReplayLine) -> None:

@@ -67,13 +67,13 @@ class Sizing:
 
     def describe(self) -> str:
         """Describe the sizing in one line."""
-        rates: Mapping[str, float | str] = self.cowclip or {"embedding_lr": "the preset's"}
-        texts = (f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in rates.items())
+        rates = ", ".join(f"{name} {value:.3g}" for name, value in self.cowclip.items())
+        rates = rates or ("embedding_lr the preset's" if self.base_batch == PAPER_BATCH else "")
         largest = self.base_batch * self.max_multiplier
         return (
             f"{self.rows:,} training rows: base batch {self.base_batch:,}, largest {largest:,} "
-            f"({self.steps_at_largest} steps per epoch), {self.epochs} epochs; "
-            f"CowClip's base rates: {', '.join(texts)}"
+            f"({self.steps_at_largest} steps per epoch), {self.epochs} epochs"
+            + (f"; CowClip's base rates: {rates}" if rates else "")
         )
 
 

@@ -21,7 +21,7 @@ RULE = ("base_batch_size", "preset", "rule", "clip")
 HIDDEN = ("activation", "dropout", "batch_norm")
 """Settings of the hidden layers that trainings on a prepared folder know."""
 
-LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
+LAYERS = ("cross_layers", "embedding_dim", "continuous", "precision", "jit_compile")
 """Settings of the model's layers, without `mlp`."""
 
 

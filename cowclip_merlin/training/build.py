@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin import compat, workers
+from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.addresses import path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
@@ -178,6 +178,8 @@ def build_model_of(
     from cowclip_merlin import models
     from cowclip_merlin.models.hidden.layers import computing_in
 
+    if settings.model in choices.CROSSED:
+        more["cross_layers"] = settings.cross_layers
     with computing_in(settings.precision):
         model = models.MODELS[settings.model](
             schema,

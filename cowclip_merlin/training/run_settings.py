@@ -108,6 +108,7 @@ class RunSettings(Settings):
     )
     embedding_dim: int = option(10, "length of an embedding row", at_least=1)
     mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
+    cross_layers: int = option(3, "cross layers of dcn and dcnv2", at_least=1)
     activation: str = option(
         "relu",
         "activation of the hidden layers: {choices}",
@@ -269,6 +270,11 @@ class RunSettings(Settings):
     def _check_layers(self) -> None:
         if not self.mlp:
             raise InputError("`mlp` is empty; give the width of one hidden layer or more")
+        if self.cross_layers != 3 and self.model not in choices.CROSSED:
+            raise InputError(
+                f"cross_layers has no effect with model {self.model!r}; remove it, or use "
+                f"{' or '.join(choices.CROSSED)}"
+            )
         for combiner in self._combiners.values():
             one_of("combiner", combiner, choices.COMBINERS)
         parts = [part.strip() for part in self.combiner.split(",")]

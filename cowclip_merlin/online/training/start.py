@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision", "multi_task")
-_ARCHITECTURE += ("activation", "batch_norm")
-_ARCHITECTURE += ("experts",)
+_ARCHITECTURE += ("cross_layers", "activation", "batch_norm", "experts")
 
 
 Start: TypeAlias = "tuple[str | FilePath, str | FilePath]"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "optimizer")
-_ARCHITECTURE += ("activation", "batch_norm", "multi_task", "experts")
+_ARCHITECTURE += ("cross_layers", "activation", "batch_norm", "multi_task", "experts")
 
 
 class _Matches(NamedTuple):
