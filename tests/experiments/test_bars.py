@@ -68,6 +68,7 @@ def test_each_data_set_has_its_batch_and_its_two_models(data, tmp_path, kind):
         ("DeepFM", "deepfm"),
         ("DCNv2", "dcnv2"),
     ]
+    assert lines[1].cross_layers == {"avazu_x1": 5, "avazu_x4": 4}.get(kind, 3)
     assert [len(line.published) for line in lines] == [1, 1]
     runs.sizing = replace(runs.sizing, rows=36_672_493)  # else no batch fits
     plan = runs.plan()
@@ -87,6 +88,7 @@ def test_the_best_epoch_by_validation_rows_scores_the_test_rows(data, tmp_path, 
     words = ["experiment", str(tmp_path / "mine.yaml"), "--data", str(data["criteo_x4"])]
     words += ["--out", str(tmp_path / "out"), "--seeds", "1", "--device", "cpu"]
     assert main([*words, "--dry-run"]) == 0
+    assert "DeepFM" in capsys.readouterr().out and not read_results(tmp_path / "out")
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "x1 = 16" in printed and "[81.43]" in printed and "MLP" not in printed

@@ -15,7 +15,9 @@ from benchmark_files import AVAZU, FILES, IDS, LABELS, NUMBERS, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PrepareSettings, id_to_value, prepare, read_log
 
 PYTHON = os.environ.get("OTHERS_PYTHON")
@@ -93,6 +95,28 @@ def test_new_rows_get_the_same_ids(benchmark):
     files = {"files": (folder / "files" / "test.csv",), "like": data.path}
     again = prepare(PrepareSettings(kind=kind, out=folder / "LIKE", **files))
     pd.testing.assert_frame_equal(parts_of(again)["test"], parts_of(data)["test"])
+
+
+@pytest.mark.runs
+def test_raw_rows_score_as_the_test_rows_do(benchmark, tmp_path):
+    _, folder, rows, data = benchmark
+    settings = RunSettings(model="dcn", batch_size=200, epochs=1, mlp=(4,), embedding_dim=2)
+    train(data.path, settings, out=tmp_path / "RUN", device="cpu")
+    scores = cc.score(tmp_path / "RUN", folder / "files/test.csv")
+    scored = cc.training.evaluate_run(tmp_path / "RUN", data.path, device="cpu")
+    labels = rows["test"][data.label].astype(int)
+    assert cc.roc_auc(labels, scores) == pytest.approx(scored.auc)
+
+
+def test_triton_is_refused_where_columns_are_made(benchmark, tmp_path):
+    kind, _, _, data = benchmark
+    settings = RunSettings(model="deepfm", batch_size=400, epochs=1, mlp=(2,), embedding_dim=1)
+    train(data.path, settings, out=tmp_path / "RUN", device="cpu")
+    if kind.endswith("x1"):
+        cc.triton.export_repository(tmp_path / "RUN", data.path, out=tmp_path / "REPO")
+        return
+    with pytest.raises(InputError, match=f"Triton does not make the columns of {kind}; make them"):
+        cc.triton.export_repository(tmp_path / "RUN", data.path, out=tmp_path / "REPO")
 
 
 @given(st.lists(st.none() | st.integers(-9, 2**40), min_size=1, max_size=9), st.sampled_from("cj"))
