@@ -18,7 +18,7 @@ All after cowclip run in an environment of their own:
 
     python3.11 -m venv others
     others/bin/pip install fuxictr==2.3.10 torch==2.13.0 lightgbm==4.7.0 scikit-learn==1.9.1 \\
-        vowpalwabbit==9.11.9
+        vowpalwabbit==9.11.9 'polars<2'
 
 and then --python others/bin/python.
 """

@@ -111,9 +111,10 @@ def sizing_for(
     """
     if base_batch is None and rows < PAPER_ROWS / 2:
         return _reduced(rows, preset, epochs, max_multiplier or 32, steps or 50)
+    whose = "the paper's" if base_batch is None else "the experiment's"
     if steps is not None:
         raise InputError(
-            f"`steps` {steps}: with {rows} training rows the base batch is the paper's "
+            f"`steps` {steps}: with {rows} training rows the base batch is {whose} "
             f"{base_batch or PAPER_BATCH:,}; give `max_multiplier` instead"
         )
     return Sizing(

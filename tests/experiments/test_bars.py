@@ -116,7 +116,7 @@ def test_the_best_epoch_by_validation_rows_scores_the_test_rows(data, tmp_path, 
     ("more", "says"),
     [
         ({"mlp": (8,)}, "mine.yaml: each line has an `mlp` of its own; omit `mlp`"),
-        ({"steps": 9}, "`steps` 9: .*the base batch is the paper's 16; give `max_multiplier`"),
+        ({"steps": 9}, "`steps` 9: .*the base batch is the experiment's 16; give `max_multiplier`"),
         ({"lines": ("DCN",)}, "mine has no line 'DCN'; `lines` takes DeepFM"),
     ],
 )

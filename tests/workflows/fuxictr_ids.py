@@ -1,6 +1,11 @@
 """Let FuxiCTR preprocess a data set of BARS; write its ids and vocabularies as JSON.
 
-Usage, in an environment with FuxiCTR 2.3: python fuxictr_ids.py KIND FOLDER OUT.json
+Usage, in an environment with FuxiCTR 2.3 and polars 1: python fuxictr_ids.py KIND FOLDER OUT.json
+
+Compared on 2026-11-30 (FuxiCTR 2.3.10, polars 1.31.0, Python 3.11): vocabularies and ids of all
+columns, on 400 + 100 + 100 rows of each of the four data sets, are equal one to one. Missing and
+rare values, and a 0 of Criteo_x4's numbers, have one id there; here each has its own. FuxiCTR's
+buckets of 4,000,010 numbers, -10 to 2,999,999 and random ones below 2^31, equal ours.
 """
 
 import json
