@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from cowclip_merlin.settings import (
     settings_from,
     values_from,
 )
+from cowclip_merlin.system.folders import set_aside
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.raw.values.value_text import read_as
 
@@ -281,6 +283,7 @@ class ExportOptions(Settings):
     )  # fmt: skip
     out: str = option(help="folder to write", metavar="MODEL|REPO")
     ids: bool = option(False, "take ids and scaled numbers, as DATA has them")
+    overwrite: bool = overwrite_option("MODEL or REPO if it is an exported model")
     triton: bool = option(
         False, "write a model repository that takes raw values, with the workflow inside"
     )
@@ -289,7 +292,7 @@ class ExportOptions(Settings):
 
 def add_export_options(parser: CommandParser) -> None:
     """Add the options of `cowclip export`, those for Triton in a group."""
-    add_options(parser, ExportOptions, "run_folder", "data", "out", "ids")
+    add_options(parser, ExportOptions, "run_folder", "data", "out", "ids", "overwrite")
     triton = parser.add_argument_group("for NVIDIA Triton")
     add_options(triton, ExportOptions, "triton")
     add_options(triton, RepositorySettings)
@@ -308,10 +311,14 @@ def run_export(args: argparse.Namespace) -> None:
     print_served_epoch(given.run_folder)
     run = local_run(given.run_folder)
     data = given.data or data_of_run(run, RunConfig.load(run), name="DATA")
+    mark, what = "assets.extra/columns.json", "exported model"
     if given.triton:
-        _export_repository(given, data, RepositorySettings(**of_triton))
-    else:
-        _export_saved_model(given, data)
+        mark, what = "*/config.pbtxt", "model repository"
+    with set_aside(Path(given.out), mark, what) if given.overwrite else nullcontext():
+        if given.triton:
+            _export_repository(given, data, RepositorySettings(**of_triton))
+        else:
+            _export_saved_model(given, data)
 
 
 def _export_repository(

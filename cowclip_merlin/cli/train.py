@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.addresses import path_of
+from cowclip_merlin.addresses import is_address, path_of
 from cowclip_merlin.cli.command import Command, CommandParser, print_json
 from cowclip_merlin.cli.options import (
     HIDDEN,
@@ -27,6 +29,9 @@ from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.recipe import AUTO, HELD_OUT, MODEL, choose
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings import add_options, values_from, words_of
+from cowclip_merlin.system.folders import refuse_other_files, set_aside
+from cowclip_merlin.training.run_config import CONFIG
+from cowclip_merlin.training.run_folder import RUN_FILES
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
@@ -65,6 +70,8 @@ def add_train_options(parser: CommandParser) -> None:
     names = ("model", "batch_size", "epochs", "update", "seed", "validation_fraction")
     add_options(what, RunSettings, *names, "early_stopping", **of_data)
     add_options(what, RunOptions, "resume", "warm_start")
+    text = "replace RUN if it is a run; it stays if this training fails"
+    what.add_argument("--overwrite", action="store_true", help=text)
     add_settings_option(parser, what)
     rates = group("batch and rates", *RULE, "optimizer")
     add_rate_options(rates)
@@ -208,13 +215,14 @@ def run_train(args: argparse.Namespace) -> int:
     from cowclip_merlin.training import Stopped, train
 
     try:
-        rows = train(
-            args.data,
-            settings,
-            out=args.out,
-            **values_from(args, RunOptions),
-            **values_from(args, LaunchSettings),
-        )
+        with _replaced(args):
+            rows = train(
+                args.data,
+                settings,
+                out=args.out,
+                **values_from(args, RunOptions),
+                **values_from(args, LaunchSettings),
+            )
     except Stopped as stop:
         print(
             f"cowclip: stopped with a checkpoint in {args.out}; resume with --resume",
@@ -232,6 +240,25 @@ def run_train(args: argparse.Namespace) -> int:
         words = shlex.join(["cowclip", "evaluate", args.out, args.data])
         print(f"to score the {data.rows['test']:,} test rows: {words}")
     return 3 if worse and args.must_improve else 0
+
+
+@contextmanager
+def _replaced(args: argparse.Namespace) -> Iterator[None]:
+    """Put the run aside that `--overwrite` replaces."""
+    if not args.overwrite:
+        yield
+        return
+    if args.resume:
+        raise InputError("--overwrite begins a new run, and --resume goes on; omit one")
+    if is_address(args.out) or "TF_CONFIG" in os.environ:
+        raise InputError("--overwrite needs a folder of this machine, and no TF_CONFIG; omit it")
+    out = Path(args.out)
+    start = _start(args)
+    if start and not is_address(start) and out.resolve() == Path(start).resolve():
+        raise InputError(f"--overwrite would replace {start}, which --from reads; omit one")
+    refuse_other_files(out, (*RUN_FILES, CONFIG, "reliability.csv", "figures"))
+    with set_aside(out, "config.json", "run"):
+        yield
 
 
 def _start(args: argparse.Namespace) -> str | None:
@@ -275,6 +302,7 @@ TRAIN = Command(
   cowclip train DATA --out RUN --model deepfm --batch-size 65536
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
   cowclip train DATA --out RUN --resume
+  cowclip train DATA --out RUN --overwrite --epochs 3
   cowclip train DATA --out RUN4 --settings TUNED/settings.yaml --seed 2
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\

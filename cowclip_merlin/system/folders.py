@@ -86,6 +86,39 @@ def refuse_other_files(out: Path, ours: Collection[str]) -> None:
 
 
 @contextmanager
+def set_aside(folder: Path, mark: str, what: str) -> Iterator[None]:
+    """Put a folder aside for a block that writes it anew, and delete it when the new one is there.
+
+    If the block leaves no folder, the old one is put back.
+
+    Args:
+        folder: which may be missing.
+        mark: pattern of a file that shows what it is.
+        what: this, for the message.
+
+    Raises:
+        InputError: if the folder is something else, or holds more folders with results.
+    """
+    if not folder.exists():
+        yield
+        return
+    if not folder.is_dir() or not any(folder.glob(mark)):
+        raise InputError(f"{folder}: is no {what}, so `overwrite` does not delete it")
+    if other := inside(folder):
+        raise InputError(f"{folder}: holds {other[0]} in {other[1]}; `overwrite` would delete it")
+    with lock_folder(folder, "another process writes there; use another `out`"):
+        old = folder.with_name(f".{folder.name}.replaced-{token_hex(4)}")
+        folder.rename(old)
+        try:
+            yield
+        finally:
+            if folder.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(folder)
+
+
+@contextmanager
 def lock_folder(folder: Path, taken: str) -> Iterator[None]:
     """Lock a folder for this process within the block; create it if it is missing.
 

@@ -142,7 +142,7 @@ def _check_same_run(out: Path, config: RunConfig) -> None:
 def _existing_run_message(out: Path) -> str:
     """Return the error for an existing run folder, with the remedy."""
     if has_checkpoint(out):
-        return "already holds a run; use `resume` or another `out`"
+        return "already holds a run; use `resume` or another `out`, or cowclip train --overwrite"
     return (
         "holds a run without a checkpoint; use another `out`, or delete the folder if no process "
         "trains there"
