@@ -19,7 +19,8 @@ FULL := --hypothesis-profile=full
 CORE := $(addprefix tests/kernels/test_,compiled.py cupy.py kernels.py replays.py) \
 	$(addprefix tests/test_,batch.py metrics.py scaling.py)
 # These run in separate environments, with packages that are not in $(VENV).
-FOREIGN := $(foreach name,on_keras fuxictr hugectr triton_client,--ignore=benchmarks/contestants/$(name).py)
+FOREIGN := $(foreach name,on_keras fuxictr hugectr triton_client,--ignore=benchmarks/contestants/$(name).py) \
+	--ignore=examples/torch_deepfm.py --ignore=examples/keras3_deepfm.py
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke golden mutants gpu-check \
         current-check current-examples flink-check triton-check docs linkcheck lock clean

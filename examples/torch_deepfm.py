@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from cowclip_merlin import Hyperparameters, InputError, log_loss, roc_auc, scale
+from cowclip_merlin.choices import UPDATES
 from cowclip_merlin.errors import exit_code
 from cowclip_merlin.loading import ColumnArrays, open_columns
 from cowclip_merlin.scaling import RULES
@@ -126,8 +127,8 @@ def train(path: Path, values: Hyperparameters, *, epochs: int, update: str, seed
     model = DeepFM(list(data.cardinalities.values()), rows.x.shape[1], values.init_std)
     optimizer = CowClip.of(model, values, update=update)
     steps = -(-len(rows.label) // values.batch_size)
-    warm_up = max(1, round((values.warmup_epochs or 0) * steps))
-    rates = [lambda _: 1.0, lambda step: min(1.0, step / warm_up if warm_up > 1 else 1.0)]
+    warm_up = round((values.warmup_epochs or 0) * steps)
+    rates = [lambda _: 1.0, lambda step: min(1.0, step / warm_up) if warm_up else 1.0]
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)  # of tables, and of the others
     loss_of = nn.functional.binary_cross_entropy_with_logits
     auc = float("nan")
@@ -161,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rule", choices=tuple(RULES), default="sde", help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=1e-3, metavar="X", help="both rates")
     parser.add_argument("--l2", type=float, default=1e-5, metavar="X", help="of the tables")
-    parser.add_argument("--update", choices=("exact", "lazy", "dense"), default="exact")
+    parser.add_argument("--update", choices=UPDATES, default="exact")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     args = parser.parse_args(argv)
 

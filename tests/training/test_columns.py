@@ -43,6 +43,15 @@ def test_the_cache_is_written_once(folder, monkeypatch):
     ]  # fmt: skip
 
 
+def test_without_pyarrow_a_folder_with_a_cache_opens(folder, monkeypatch):
+    made = open_columns(folder, "test")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    np.testing.assert_array_equal(open_columns(folder, "test").ids, made.ids)
+    with pytest.raises(InputError, match="its rows are in parquet files; pip install pyarrow"):
+        open_columns(folder, "train")
+    assert not list(folder.path.glob(".cache-train*"))
+
+
 def address_is_in(file, address):
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     ranges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
