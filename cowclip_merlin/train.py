@@ -21,8 +21,8 @@ from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_me
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.guessed import DATA, guessed_log, new_run_folder
+from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 
 def train(

@@ -13,11 +13,11 @@ from typing import Any
 
 from cowclip_merlin.addresses import FilePath, expand, is_address, path_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.frames import Frame, arrow_table, is_frame
 from cowclip_merlin.workflows.guess import Guess, guess_columns
 from cowclip_merlin.workflows.prepare import prepare
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.frames import Frame, arrow_table, is_frame
 
 DATA = "data"
 """Folder in a run folder with the rows that were prepared for it."""

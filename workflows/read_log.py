@@ -14,11 +14,11 @@ import numpy.typing as npt
 from cowclip_merlin.addresses import Address, FilePath, expand
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.frames import Frame, arrow_table, parts
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
+from cowclip_merlin.workflows.raw.frames import Frame, arrow_table, parts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
 from cowclip_merlin.workflows.raw.readers import check_input_files, read_rows, staged_columns

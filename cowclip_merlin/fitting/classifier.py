@@ -31,9 +31,9 @@ from cowclip_merlin.train import train
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
 from cowclip_merlin.workflows.guessed import DATA, guessed_log, naming_frame, new_run_folder
+from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 ABOUT = "classifier.json"
 """File of a saved estimator: its parameters, its classes, and what it knows of its rows."""

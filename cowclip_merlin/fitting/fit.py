@@ -17,10 +17,10 @@ from cowclip_merlin.training.evaluation import Evaluation
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.importance import importance
 from cowclip_merlin.training.trained_run import evaluate_run
-from cowclip_merlin.workflows.frames import Frame, is_frame
 from cowclip_merlin.workflows.guess import Guess
 from cowclip_merlin.workflows.guessed import DATA, GuessedLog, guessed_log, new_run_folder
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.frames import Frame, arrow_table, is_frame
 from cowclip_merlin.workflows.guess import guess_columns
+from cowclip_merlin.workflows.raw.frames import Frame, arrow_table, is_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from cowclip_merlin.training.evaluation import check_both_labels
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 from cowclip_merlin.workflows.raw.readers import check_input_files
 from cowclip_merlin.workflows.read_log import LogReader, RawRows, paths_of
 

@@ -26,7 +26,7 @@ from cowclip_merlin.training.scoring.predicting import check_table_file, table_f
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.frames import Frame, is_frame
+from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.readers import check_input_files, staged_columns
