@@ -117,7 +117,7 @@ def test_settings_and_help_know_a_new_clip(share, data, tmp_path, capsys):
     assert "--zeta has no effect" in capsys.readouterr().err
     assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "none", "--r", 1) == 2
     assert "--clip cowclip or adaptive_field or share" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"unknown clip 'cow'; .*clippy, share$"):
+    with pytest.raises(InputError, match=r"unknown clip 'cow'; .*clippy, share;"):
         RunSettings(model="dcn", batch_size=8, clip="cow")
 
 
