@@ -71,7 +71,7 @@ class CowClip(keras.optimizers.Adam):
         >>> from cowclip_merlin.keras3 import Embedding
         >>> layer = Embedding(10, 4)
         >>> model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
-        >>> model.compile(CowClip(0.01), "mse")
+        >>> model.compile(CowClip(0.01, l2=0.0), "mse")
         >>> fitted = model.fit(np.array([[3, 7, 3]]), np.ones(1), verbose=0)
         >>> moments = model.optimizer.variables[2].numpy()
         >>> moments.any(axis=1).nonzero()[0].tolist()
