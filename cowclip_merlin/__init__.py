@@ -93,7 +93,10 @@ _LAZY_MODULES = (
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("CowClip", "RowWiseAdagrad"), ("tensorflow",)),
     **dict.fromkeys(
-        ("diagnostics", "load_model", "models", "score", "training", "triton"),
+        (
+            *("CTRClassifier", "diagnostics", "export", "fit", "importance", "load", "load_model"),
+            *("models", "score", "training", "triton"),
+        ),
         ("merlin", "tensorflow"),
     ),
     "workflows": ("merlin",),

@@ -15,15 +15,12 @@ It needs TensorFlow, Keras 3, NumPy (also 2.x) and numba, and neither tf-keras n
 | `"lazy"` | those of the batch alone, also by L2 | others |
 """  # noqa: E501
 
-from cowclip_merlin.errors import StackError
+from cowclip_merlin.errors import StackError, not_installed
 
 try:
     import keras
-except ModuleNotFoundError as error:
-    raise StackError(
-        f"cowclip_merlin.keras3 needs Keras 3 with its backend tensorflow, but {error.name} is not "
-        "installed: pip install keras tensorflow, and set KERAS_BACKEND=tensorflow"
-    ) from error
+except ModuleNotFoundError as error:  # of keras, or of TensorFlow
+    raise not_installed("keras", by=__name__) from error
 
 if keras.__version__ < "3":
     raise StackError(

@@ -27,6 +27,9 @@ from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData, read_counts
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.raw.columns import Time
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.made_columns import with_made_columns
 
 _VERSION = Version(generation=0, seq=0, info={})
 _NOTHING = Dropped(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -34,8 +37,8 @@ _NOTHING = Dropped(np.empty(0, np.int64), np.empty(0, np.int64))
 
 def load_fixed_model(
     run: str | FilePath, data: str | FilePath | None = None
-) -> tuple[ServedModel, JsonObject]:
-    """Load the model of a run of `cowclip train`; also return an event that it can score.
+) -> tuple[ServedModel, JsonObject, LogFormat]:
+    """Load the model of a run of `cowclip train`, an event that it can score, and its columns.
 
     Args:
         run: the run folder.
@@ -72,8 +75,9 @@ def load_fixed_model(
             changes = Changes(places[part], fields, ids[part], _NOTHING)
             table.apply(changes, [read_rows(layer, column, numbers[part]) for layer in layers])
     model, example = ServedModel(features, table, scorer, _VERSION), _example(prepared)
-    model.predict(encode_requests([example], features).events)  # compiles what a request needs
-    return model, example
+    rows, _ = with_made_columns([example], prepared.log_format)
+    model.predict(encode_requests(rows, features).events)  # compiles what a request needs
+    return model, example, prepared.log_format
 
 
 def features_of(data: PreparedData, config: RunConfig) -> LogFeatures:
@@ -117,11 +121,19 @@ def features_of(data: PreparedData, config: RunConfig) -> LogFeatures:
 def _example(data: PreparedData) -> JsonObject:
     """Return an event of the most frequent values, and of the smallest numbers."""
     layout, found = data.log_format, {}
+    made = {name for each in layout.sources if isinstance(each, Time) for name in each.made}
     for name in data.categorical:
+        if name in made:
+            continue
+        if name in layout.buckets:
+            found[name] = 1
+            continue
         value = read_counts(data, name)["value"][FIRST_VALUE : FIRST_VALUE + 1].to_pylist()
         found[name] = value if name in layout.multi else (value or [None])[0]
     logs = data.recipe.log
     for name in data.continuous:
         low = data.statistics.minimum[name]
         found[name] = round(float(np.expm1(low) if logs else low), 4)
+    found |= {layout.time: "2026-11-30 12:00:00"} if layout.time else {}
+    found |= {layout.day_hour: "26113012"} if layout.day_hour else {}
     return found | {name: [0.0] * length for name, length in layout.vectors.items()}

@@ -13,6 +13,10 @@ from pathlib import Path
 
 CORE = {"cowclip-merlin", "numpy", "numba", "llvmlite"}
 COMMANDS = {
+    "fit": "log.csv --label y --out nothing",
+    "adopt": "TRAIN VALID --out nothing",
+    "serve": "RUN",
+    "explain": "RUN",
     "generate": "--rows 9 --out nothing.txt",
     "prepare": "table log.csv --out nothing --label y --categorical a",
     "train": "DATA --out nothing",
@@ -34,8 +38,8 @@ COMMANDS = {
     "online demo": "--work nothing",
 }
 LACKING = {
-    "CowClip", "RowWiseAdagrad", "diagnostics", "load_model", "models", "score", "training",
-    "triton", "workflows",
+    "CTRClassifier", "CowClip", "RowWiseAdagrad", "diagnostics", "export", "fit", "importance",
+    "load", "load_model", "models", "score", "training", "triton", "workflows",
 }  # fmt: skip
 
 
@@ -111,7 +115,7 @@ def check_names():
             assert str(error).startswith(f"cc.{name} needs ") and "pip install" in str(error)
             lacking.add(name)
     assert lacking == LACKING, lacking ^ LACKING
-    for module in ("torch", "clip"):
+    for module in ("torch", "keras3", "clip"):
         try:
             __import__(f"cowclip_merlin.{module}")
             raise AssertionError(module)

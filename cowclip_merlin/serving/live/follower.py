@@ -24,6 +24,7 @@ from cowclip_merlin.online.new_columns import COLUMNS
 from cowclip_merlin.online.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 MOST = 16
 """Starts that a search remembers; the trainer keeps two snapshots."""
@@ -144,7 +145,10 @@ class Follower:
         counts: of messages and models.
         problem: why the log or a snapshot cannot be read now; None if all is well.
         behind: messages in the log that this follower has not read, as of its last look.
+        layout: None, as the columns of a stream are not made of others.
     """
+
+    layout: None = None
 
     def __init__(
         self,
@@ -330,10 +334,12 @@ class FixedModel:
     Attributes:
         model: the model.
         example: an event that it can score, for the document of the interface.
+        layout: columns of the log, some of which others are made of.
     """
 
     model: ServedModel
     example: JsonObject
+    layout: LogFormat
     counts: None = None
     problem: None = None
     waiting_for: None = None

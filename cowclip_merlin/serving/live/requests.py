@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.serving.live.settings import ServingLimits
 from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.workflows.raw.made_columns import with_made_columns
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.served_model import Prediction, Version
     from cowclip_merlin.serving.live.follower import FixedModel, Follower
+    from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 MOST_REASONS = 20
 """Damaged events that an answer names."""
@@ -184,21 +186,26 @@ def _check_type(headers: Mapping[str, str]) -> None:
         raise Refusal(415, text, headers=CLOSE)
 
 
-def events_of(body: bytes, features: LogFeatures, limits: ServingLimits) -> Events:
+def events_of(
+    body: bytes, features: LogFeatures, limits: ServingLimits, layout: LogFormat | None = None
+) -> Events:
     """Decode the events of a body.
 
     Args:
         body: JSON: `{"events": [{column: value, ...}, ...]}`.
         features: the columns.
         limits: of their number.
+        layout: columns of the log of a run, of which some of `features` may be made.
 
     Raises:
         Refusal: it is anything else, or an event is damaged.
     """
-    rows = _rows(_json(body), limits)
+    rows, damaged = _rows(_json(body), limits), {}
+    if layout is not None:
+        rows, damaged = with_made_columns(rows, layout)
     encoded = encode_requests(rows, features)
-    if encoded.damaged:
-        found = sorted(encoded.damaged.items())
+    if damaged := {**encoded.damaged, **damaged}:
+        found = sorted(damaged.items())
         first, reason = found[0]
         more = f", and {len(found) - 1} more events are damaged" if len(found) > 1 else ""
         text = f"event {first}: {reason}{more}; nothing was scored"
@@ -336,7 +343,7 @@ class Predictor:
         model = self._follower.model
         if model is None:
             raise not_now(f"no model yet: {self._follower.waiting_for}", 5)
-        events = events_of(body, model.features, self._limits)
+        events = events_of(body, model.features, self._limits, self._follower.layout)
         found = model.predict(events)
         if not np.isfinite(found.probabilities).all():
             raise Refusal(500, "the model gives numbers that are not finite; see the trainer's log")

@@ -13,6 +13,8 @@ import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.serving.live.follower import FixedModel
+from cowclip_merlin.serving.live.requests import Refusal, events_of
+from cowclip_merlin.serving.live.settings import ServingLimits
 
 MODEL = "--batch-size 64 --epochs 1 --mlp 8 --embedding-dim 4 --dense-lr 0.02 --embedding-lr 0.05"
 RUNS = {
@@ -134,3 +136,35 @@ def test_data_that_moved_are_given(folder, run, capsys):
         assert len(FixedModel.of_run(run, os.fspath(folder / "DATA")).model)
     finally:
         config.write_text(text)
+
+
+@pytest.mark.runs
+def test_columns_that_prepare_makes_of_others_are_made(tmp_path):
+    """A date has an hour and a weekday: the server takes the date, as the log has it."""
+    rng, rows = np.random.default_rng(3), 300
+    times = [f"2026-11-{1 + i % 28:02} {i % 24:02}:30:00" for i in range(rows)]
+    users = rng.integers(0, 9, rows)
+    clicks = [int(rng.random() < (i % 24) / 24) for i in range(rows)]
+    lines = [f"{y},u{user},{time}" for y, user, time in zip(clicks, users, times)]
+    (tmp_path / "log.csv").write_text("\n".join(["y,user,date", *lines, ""]))
+    words = f"prepare table {tmp_path}/log.csv --label y --categorical user --time date"
+    assert main([*words.split(), "--out", str(tmp_path / "DATA")]) == 0
+    run = run_of(tmp_path, tmp_path / "RUN", "DATA", "deepfm", "")
+    model = FixedModel.of_run(run)
+    wanted = cc.score(run, tmp_path / "log.csv")
+    sent = [{"user": f"u{user}", "date": time} for user, time in zip(users, times)]
+
+    def predictions(events):
+        body = json.dumps({"events": events}).encode()
+        limits = ServingLimits(max_batch=rows)
+        events = events_of(body, model.model.features, limits, model.layout)
+        return model.model.predict(events).probabilities
+
+    np.testing.assert_allclose(predictions(sent), wanted, atol=1e-6)
+    assert np.ptp(wanted) > 0.05 and {*model.example} == {"user", "date"}
+    assert len(predictions([model.example])) == 1
+    wrong = [sent[0], {"user": "u1", "date": "someday"}, {"user": "u1"}]
+    with pytest.raises(Refusal) as refused:
+        predictions(wrong)
+    (_, first), (_, second) = refused.value.events
+    assert "date is 'someday'" in first and "no 'date'; give null" in second
