@@ -228,6 +228,8 @@ def command_line(script: str, words: Sequence[str]) -> str:
     'python benchmarks/workers.py --rows 9 --json=a.json'
     >>> command_line("step.py growing", ["--work", "/tmp/a,redis://:secret@host/b"])
     'python benchmarks/step.py growing --work a,redis://host/b'
+    >>> command_line("optimizers.py", ["--python", "torch=/home/me/python"])
+    'python benchmarks/optimizers.py --python torch=python'
     """
     shared = [",".join(map(_shared, word.split(","))) for word in words]
     return shlex.join(["python", *f"benchmarks/{script}".split(), *shared])
@@ -235,7 +237,7 @@ def command_line(script: str, words: Sequence[str]) -> str:
 
 def _shared(value: str) -> str:
     """Return a value without what belongs to this machine or user."""
-    value = re.sub(r"^(--[\w-]+=)?/.*/", r"\1", value)
+    value = re.sub(r"^([\w-]+=)?/.*/", r"\1", value)
     return re.sub(r"://[^/]*@", "://", value)
 
 
