@@ -18,8 +18,10 @@ ROOT = Path(__file__).parents[2]
 TRITON_PYTHON = os.environ.get("TRITON_PYTHON")
 CURRENT_PYTHON = os.environ.get("CURRENT_PYTHON")
 OPTIMIZERS = "keras2-exact,keras2-adam"
+PATHS = {}  # options that a record has without their folder
 if CURRENT_PYTHON:
-    OPTIMIZERS += f",torch-exact,torch-adam-fused,torch-sparse-adam --python torch={CURRENT_PYTHON}"
+    OPTIMIZERS += ",torch-exact,torch-adam-fused,torch-sparse-adam"
+    PATHS["optimizers"] = ("--python", f"torch={CURRENT_PYTHON}")
 WORK = "--work WORK"
 
 
@@ -135,7 +137,7 @@ def test_a_small_run_of_processes(command, measured, tmp_path, monkeypatch):
 def run_small(command, measured, tmp_path, monkeypatch):
     options, words = RUNS[command]
     monkeypatch.chdir(tmp_path)
-    result, out = measured(command, options)
+    result, out = measured(command, options, *PATHS.get(command, ()))
     for word in words:
         assert word in out
     if check := globals().get(f"check_{command.split()[-1]}"):
