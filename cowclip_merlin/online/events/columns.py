@@ -123,7 +123,7 @@ class StreamColumn:
             try:
                 cells[i] = convert(row.get(self.name) if self.optional else row[self.name])
             except KeyError:
-                near = get_close_matches(self.name, map(str, row), n=1)
+                near = get_close_matches(self.name, map(str, row), n=1, cutoff=0.8)
                 instead = f", but {near[0]!r}" if near else ""
                 damage.reasons[i] = f"no {self.name!r}{instead}; {self.remedy}"
             except ValueError as error:
