@@ -157,7 +157,7 @@ class Stream:
         """A process: execute the noted steps, then choose new ones; die anywhere, or do not."""
         die = (lambda: None) if lives else self.die
         log, saved = open_log("kafka://h/events", several=True), self.snapshot
-        repeats, damaged = RepeatFilter(10**6, 1000), DamagedMessages(self.folder / "damaged")
+        repeats, damaged = RepeatFilter(10**8, 1000), DamagedMessages(self.folder / "damaged")
         if saved["repeats"]:
             repeats.restore(saved["repeats"])
         position, trained = saved["position"] or log.start(), list(saved["trained"])
