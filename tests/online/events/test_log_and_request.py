@@ -214,9 +214,8 @@ def test_labels_of_a_message(given, labels):
 
 
 def test_columns_made_in_python_are_checked():
-    for wrong, reason in ((("time",), "'time' is no label"), (("click",), "label 'click' is a")):
-        with pytest.raises(InputError, match=reason):
-            replace(LABELS, regression=wrong)
+    with pytest.raises(InputError, match="'time' is no label"):
+        replace(LABELS, regression=("time",))
 
 
 SEVERAL = """\
