@@ -165,6 +165,15 @@ class CowClip(keras.optimizers.Adam):
             if self._update == "exact" and hasattr(variable.value, "cowclip_table"):
                 self._table(variable)
 
+    def add_variable_from_reference(
+        self, reference_variable: keras.Variable | Variable, *args: Any, **kwargs: Any
+    ) -> keras.Variable:
+        """Create a moment where its weights are; Keras would put that of a table on a GPU."""
+        is_of_keras = isinstance(reference_variable, keras.Variable)
+        weights = reference_variable.value if is_of_keras else reference_variable
+        with tf.device(weights.device):
+            return super().add_variable_from_reference(reference_variable, *args, **kwargs)
+
     def _table(self, variable: keras.Variable | Variable) -> Table:
         i = self._get_variable_index(variable)
         if i not in self._tables:

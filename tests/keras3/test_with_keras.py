@@ -12,6 +12,16 @@ from cowclip_merlin import Hyperparameters, InputError, scale
 pytestmark = [pytest.mark.system, pytest.mark.quick]
 
 
+def python(code, **environment):
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
 def assert_same(model, other):
     for a, b in zip(model.get_weights(), other.get_weights()):
         np.testing.assert_array_equal(a, b)
@@ -114,6 +124,38 @@ def test_tables_of_equal_names(tf, cowclip):
     cowclip(0.1, update="lazy").apply(tape.gradient(loss, [x.value for x in tables]), tables)
     moved = [(a != b.numpy()).all(axis=1).tolist() for a, b in zip(before, tables)]
     assert moved == [[True] + [False] * 4, [False, True] + [False] * 3]
+
+
+PLACES = """
+import numpy as np, tensorflow as tf
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+import keras
+from cowclip_merlin.keras3 import CowClip, Embedding
+with tf.device("CPU:1"):
+    model = keras.Sequential([Embedding(10, 4), keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.build((None, 3))
+model.compile(CowClip(0.01), "mse")
+model.fit(np.array([[3, 7, 3]]), np.ones(1), verbose=0)
+print(*(x.value.device[-5:] for x in model.optimizer.variables[2:]))
+"""
+
+
+def test_moments_are_where_the_weights_are(keras):
+    """Not on the usual device: on a GPU, steps would be made in copies of a table's moments."""
+    done = python(PLACES, KERAS_BACKEND="tensorflow")
+    assert done.stdout.split() == ["CPU:1"] * 6, done.stderr
+
+
+def test_a_dense_weight_may_be_a_variable_of_tensorflow(tf, cowclip):
+    from cowclip_merlin.keras3 import Embedding
+
+    layer, weight = Embedding(5, 2), tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(np.array([1]))) + tf.reduce_sum(weight)
+    gradients = tape.gradient(loss, [layer.weights[0].value, weight])
+    cowclip(0.1).apply_gradients(zip(gradients, [layer.weights[0], weight]))
+    assert weight.numpy() == pytest.approx(0.9, abs=1e-5)
 
 
 def test_a_frozen_table_stays(cowclip, model_of, batches, train):
@@ -225,11 +267,6 @@ def test_models_that_cannot_be_trained(keras, tf, cowclip, model_of, batches, tr
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_another_backend_is_refused_by_name(keras, backend):
-    done = subprocess.run(
-        [sys.executable, "-c", "import cowclip_merlin.keras3"],
-        env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("import cowclip_merlin.keras3", KERAS_BACKEND=backend)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode and backend in last and "KERAS_BACKEND=tensorflow" in last
