@@ -17,9 +17,16 @@ It needs TensorFlow, Keras 3, NumPy (also 2.x) and numba, and neither tf-keras n
 
 from cowclip_merlin.errors import StackError, not_installed
 
+_OTHER_BACKEND = (
+    "cowclip_merlin.keras3 has no backend {!r}: set KERAS_BACKEND=tensorflow before keras is "
+    "imported; for PyTorch's own modules use cowclip_merlin.torch"
+)
+
 try:
     import keras
-except ModuleNotFoundError as error:  # of keras, or of TensorFlow
+except ModuleNotFoundError as error:  # of keras, of TensorFlow, or of the backend that is chosen
+    if error.name in ("jax", "torch", "openvino"):
+        raise StackError(_OTHER_BACKEND.format(error.name)) from error
     raise not_installed("keras", by=__name__) from error
 
 if keras.__version__ < "3":
@@ -28,13 +35,9 @@ if keras.__version__ < "3":
         "cowclip_merlin.CowClip, or pip install 'keras>=3'"
     )
 if keras.backend.backend() != "tensorflow":
-    raise StackError(
-        f"cowclip_merlin.keras3 has no backend {keras.backend.backend()!r}: set "
-        "KERAS_BACKEND=tensorflow before keras is imported; for PyTorch's own modules use "
-        "cowclip_merlin.torch"
-    )
+    raise StackError(_OTHER_BACKEND.format(keras.backend.backend()))
 
-from cowclip_merlin.keras3.embedding import Embedding
-from cowclip_merlin.keras3.optimizer import CowClip
+from cowclip_merlin.keras3.embedding import Embedding  # noqa: E402
+from cowclip_merlin.keras3.optimizer import CowClip  # noqa: E402
 
 __all__ = ["CowClip", "Embedding"]
