@@ -120,7 +120,9 @@ def step(tables: Sequence[Table], gradients: Sequence[IndexedSlices], alpha: Ten
     inputs = [tf.reshape(alpha, [1])]
     for gradient in gradients:
         inputs += gradient.indices, gradient.values
-    return on_host(run, inputs, [table.variables[0] for table in tables], [tf.float32])[0]
+    weights = [table.variables[0] for table in tables]
+    moments = [moment for table in tables for moment in table.variables[1:]]
+    return on_host(run, inputs, weights, [tf.float32], also=moments)[0]
 
 
 def catch_up(variable: Variable, ids: Tensor) -> None:
@@ -163,7 +165,8 @@ def _call(variable: Variable, run: Callable[..., list[Array]], inputs: list[Tens
     elif not tf.executing_eagerly() or _behind(variable):
         table = variable.cowclip_table
         weights = variable if table is None else table.variables[0]
-        on_host(run, inputs, [weights], [inputs[0].dtype])
+        moment = [] if variable is weights else [variable]
+        on_host(run, inputs, [weights], [inputs[0].dtype], also=moment)
 
 
 def watch(variable: Variable) -> None:

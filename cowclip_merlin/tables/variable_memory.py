@@ -101,6 +101,8 @@ def on_host(
     inputs: Sequence[Tensor],
     variables: Sequence[Variable],
     types: Sequence[DType],
+    *,
+    also: Sequence[Variable] = (),
 ) -> list[Tensor]:
     """Call a function of NumPy arrays that writes into the memory of variables.
 
@@ -109,26 +111,32 @@ def on_host(
         inputs: tensors.
         variables: variables that the function may write, of rank 1 or more.
         types: data types of the results.
+        also: variables that the function writes without being given their memory.
 
     Returns:
-        The results as tensors. Later reads of the variables wait for the call.
+        The results as tensors. Later reads of the variables wait for the call, which waits for
+        earlier ones of `also`.
     """
-    used = [separate_memory(variable) for variable in variables]
-    memory = [memory_tensor(variable) for variable in variables]
-    count = len(inputs) + len(memory)
 
-    def call(*arrays: Array) -> list[Array]:
-        return function(*arrays[:count])
+    def take_turn(variables: Sequence[Variable]) -> list[object]:
+        # It writes nothing, but a tf.function orders reads around it as around a write.
+        return [tf.raw_ops.DisableCopyOnRead(resource=variable.handle) for variable in variables]
 
-    if tf.executing_eagerly():
-        views = [writable_view(np.asarray(memoryview(x))) for x in memory]
-        results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
-    else:
-        results = call_in_graph(call, [*inputs, *memory, *used], types)
+    with tf.control_dependencies(take_turn(also)):
+        used = [separate_memory(variable) for variable in variables]
+        memory = [memory_tensor(variable) for variable in variables]
+        count = len(inputs) + len(memory)
+
+        def call(*arrays: Array) -> list[Array]:
+            return function(*arrays[:count])
+
+        if tf.executing_eagerly():
+            views = [writable_view(np.asarray(memoryview(x))) for x in memory]
+            results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
+        else:
+            results = call_in_graph(call, [*inputs, *memory, *used], types)
     with tf.control_dependencies(results):
-        for variable in variables:
-            # It writes nothing, but a tf.function orders later reads as after a write.
-            tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+        take_turn([*variables, *also])
     return results
 
 

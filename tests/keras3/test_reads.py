@@ -70,6 +70,29 @@ def test_moments_are_up_to_date(trained):
         np.testing.assert_allclose(mine.numpy(), other.numpy(), rtol=1e-5, atol=1e-9)
 
 
+def test_moments_that_a_function_reads_after_a_step(tf, trained, batches):
+    """And those that it reads before the step are of the step before."""
+    model = trained()
+    optimizer, moment = model.optimizer, model.optimizer.variables[2].value
+
+    @tf.function
+    def step(ids):
+        before = moment + 0
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return before, moment + 0, tf.gather(moment, tf.range(60))
+
+    for seed in range(4):
+        last = moment.numpy()
+        before, *after = step(batches(1, seed=seed)[0])
+        np.testing.assert_array_equal(before, last)
+        for found in after:
+            np.testing.assert_array_equal(found, moment)
+        assert (moment.numpy() != last).any()
+
+
 def test_functions_that_were_compiled_before_the_optimizer(
     cowclip, model_of, batches, train, trained
 ):
