@@ -6,9 +6,10 @@ from contract import Contract, Trained
 
 pytestmark = [pytest.mark.system, pytest.mark.quick]
 keras = pytest.importorskip("keras", minversion="3")
-keras3 = pytest.importorskip("cowclip_merlin.keras3")
 
 import tensorflow as tf  # noqa: E402
+
+from cowclip_merlin import keras3  # noqa: E402
 
 
 class InKeras3(Trained):
