@@ -342,7 +342,7 @@ def _export_repository(
 def _export_saved_model(given: ExportOptions, data: str | FilePath) -> None:
     from cowclip_merlin import export
     from cowclip_merlin.training import export_run, input_columns
-    from cowclip_merlin.training.trained_run import output_labels
+    from cowclip_merlin.training.trained_run import made_inputs, output_labels
 
     what, padding = ("ids and scaled numbers", "0") if given.ids else ("raw values", '""')
     if given.ids:
@@ -358,6 +358,10 @@ def _export_saved_model(given: ExportOptions, data: str | FilePath) -> None:
         shape = shapes.get(spec[1]) or f"[b, {spec[1][0]}]"
         words = ", ".join(_describe_input(name, columns[name]) for name in names)
         print(f"  {spec[0].name} {shape}: {words}")
+    made = made_inputs(given.out)
+    for words in dict.fromkeys(made.values()):
+        names = ", ".join(name for name in made if made[name] == words)
+        print(f"  make {names} as prepare does: {words}")
     print(f"  gives {', '.join(output_labels(given.out)) or 'probability'}, float32 [b]")
 
 

@@ -19,6 +19,7 @@ from cowclip_merlin.training.trained_run import (
 )
 from cowclip_merlin.types import Tensor, TensorSpec
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.raw.made_columns import made_values
 
 if TYPE_CHECKING:
     from cowclip_merlin.serving.raw_value_model import RawValueModel
@@ -40,7 +41,8 @@ def export(
 
     An input has the name of its column if TensorFlow allows it, else a similar name.
     `assets.extra/columns.json` in the folder maps every input to its column, and each of several
-    outputs to its label.
+    outputs to its label. Columns that `prepare` makes of others, as of a time its hour, are inputs,
+    too: "made" there says which values they take.
 
     Args:
         run: the run folder.
@@ -79,7 +81,8 @@ def export(
             signatures["serving_ragged"] = tf.function(serve, input_signature=[ragged])
         with translate_write_errors(Path(out)):
             tf.saved_model.save(served, str(compat.literal_path(temporary)), signatures=signatures)
-        write_columns(temporary, names, labels if len(labels) > 1 else {})
+        outputs = labels if len(labels) > 1 else {}
+        write_columns(temporary, names, outputs, made_values(layout))
     return inputs
 
 

@@ -285,19 +285,36 @@ def _described(model: Path) -> JsonObject:
     return columns
 
 
-def write_columns(model: Path, names: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+def made_inputs(model: str | Path) -> dict[str, str]:
+    """Map inputs whose values `prepare` makes of a log's to words about these values.
+
+    Raises:
+        InputError: as `input_columns`.
+    """
+    return _described(Path(model)).get("made", {})
+
+
+def write_columns(
+    model: Path,
+    names: Mapping[str, str],
+    outputs: Mapping[str, str],
+    made: Mapping[str, str] | None = None,
+) -> None:
     """Write which column each input of an exported model is, and which label each output.
 
     Args:
         model: the folder.
         names: column -> input.
         outputs: label -> output; empty with one target.
+        made: column -> which values are made for it, if an input takes these.
     """
     path = model / COLUMNS_FILE
     path.parent.mkdir(exist_ok=True)
     described = {"inputs": {name: column for column, name in names.items()}}
     if outputs:
         described["outputs"] = {name: label for label, name in outputs.items()}
+    if made:
+        described["made"] = {names[column]: words for column, words in made.items()}
     write_json(path, described)
 
 

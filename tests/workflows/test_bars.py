@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from benchmark_files import AVAZU, FILES, IDS, LABELS, NUMBERS, write
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PrepareSettings, id_to_value, prepare, read_log
@@ -106,6 +108,27 @@ def test_raw_rows_score_as_the_test_rows_do(benchmark, tmp_path):
     scored = cc.training.evaluate_run(tmp_path / "RUN", data.path, device="cpu")
     labels = rows["test"][data.label].astype(int)
     assert cc.roc_auc(labels, scores) == pytest.approx(scored.auc)
+
+
+@pytest.mark.runs
+def test_an_exported_model_says_which_values_it_takes(benchmark, tmp_path, capsys):
+    kind, folder, rows, data = benchmark
+    settings = RunSettings(model="dcn", batch_size=400, epochs=1, mlp=(2,), embedding_dim=1)
+    train(data.path, settings, out=tmp_path / "RUN", device="cpu")
+    assert main(["export", str(tmp_path / "RUN"), "--out", str(tmp_path / "MODEL")]) == 0
+    printed, test = capsys.readouterr().out, rows["test"]
+    made = json.loads((tmp_path / "MODEL/assets.extra/columns.json").read_text()).get("made", {})
+    wanted = {"criteo_x4": [*NUMBERS], "avazu_x4": ["hour", "weekday", "weekend"]}
+    assert [*made] == wanted.get(kind, []) and printed.count("as prepare does") == len(
+        {*made.values()}
+    )
+    assert "make hour as prepare does: hour of hour, 0 to 23\n" in printed or kind != "avazu_x4"
+    inputs = {name: tf.constant(values) for name, values in values_of(kind, test).items()}
+    for name in data.log_format.vectors:
+        inputs[name] = tf.constant(test[[name]].to_numpy(np.float32))
+    found = tf.saved_model.load(str(tmp_path / "MODEL")).signatures["serving_default"](**inputs)
+    scores = cc.score(tmp_path / "RUN", folder / "files/test.csv")
+    np.testing.assert_allclose(found["probability"], scores, atol=1e-6)
 
 
 def test_triton_is_refused_where_columns_are_made(benchmark, tmp_path):

@@ -121,6 +121,11 @@ class Column:
         """Return the columns that are made of the values of `check`, by name."""
         return {}
 
+    @property
+    def made_values(self) -> dict[str, str]:
+        """Which values `prepare` makes of those of a log, in words, by the name of the column."""
+        return {}
+
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
         """Return right values with the type to stage.
 
@@ -371,6 +376,10 @@ class Buckets(Ids):
     def damage(self, value: object) -> str:
         return self._number.damage(value)
 
+    @property
+    def made_values(self) -> dict[str, str]:
+        return {self.name: "of x above 2 floor(log(x)^2), else x; 0 for a missing one"}
+
 
 @dataclass(frozen=True)
 class Number(Column):
@@ -504,6 +513,11 @@ class Time(Column):
 
     def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
         return dict(zip(self.made, hours_and_weekdays(values), strict=True))
+
+    @property
+    def made_values(self) -> dict[str, str]:
+        what = ("hour", "0 to 23"), ("weekday", "monday to sunday"), ("weekend", "1 or 0")
+        return {made: f"{x} of {self.name}, {values}" for made, (x, values) in zip(self.made, what)}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Columns that are made of others, in rows that a program sends."""
+"""Columns that are made of others: in rows that a program sends, and in words."""
 
 from __future__ import annotations
 
@@ -48,3 +48,13 @@ def with_made_columns(
             for row, value in zip(found, made.to_pylist(), strict=True):
                 row[name] = value
     return found, wrong
+
+
+def made_values(layout: LogFormat) -> dict[str, str]:
+    """Return which values the columns have that `prepare` makes of others, in words.
+
+    >>> time = {"time": "at", "categorical": ("user", "at_hour", "at_weekday")}
+    >>> made_values(LogFormat(kind="table", label="y", **time))
+    {'at_hour': 'hour of at, 0 to 23', 'at_weekday': 'weekday of at, monday to sunday'}
+    """
+    return {name: words for each in layout.sources for name, words in each.made_values.items()}
