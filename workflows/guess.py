@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.parallel import Threads
@@ -148,7 +149,9 @@ def guess_columns(
         separator_given=separator is not None,
     )
     table, twice = _first_rows(files[0], log_format)
-    known = _given_roles(given or {}, [*table.column_names, *twice], label, files[0])
+    if not table.num_rows:
+        raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+    known = _given_roles(given or {}, table.column_names, twice, label, files[0])
     found = [GuessedColumn(name=x, role=LEFT_OUT, why="its name occurs twice") for x in twice]
     looks = {name: _Look.of(name, table[name]) for name in table.column_names if name != label}
     doubtful = [name for name, look in looks.items() if name not in known and look.doubtful]
@@ -348,21 +351,28 @@ def _unevenness(values: Array) -> float:
 
 
 def _given_roles(
-    given: Mapping[str, Sequence[str]], names: Sequence[str], label: str, file: FilePath
+    given: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    twice: Sequence[str],
+    label: str,
+    file: FilePath,
 ) -> dict[str, str]:
     """Return column -> role of the columns whose roles are given.
 
     Raises:
-        InputError: if a column is not there, or has two roles.
+        InputError: if a column is not there, or there twice, or has two roles.
     """
     found: dict[str, str] = {label: "label"}
     for role, columns in given.items():
         if role in ("time", "weight") and len(columns) > 1:
             raise InputError(f"`{role}` takes one column, not {', '.join(columns)}")
         for name in columns:
-            if name not in names:
+            if name in twice and role != IGNORE:
+                raise InputError(f"`{role}`: column {name!r} occurs twice in {file}; rename one")
+            if name not in names and name not in twice:
                 some = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-                raise InputError(f"`{role}`: {file} has no column {name!r}, but {some}")
+                hint = near(name, names)
+                raise InputError(f"`{role}`: {file} has no column {name!r}, but {some}{hint}")
             if name in found:
                 other = "the label" if name == label else f"given as `{found[name]}`, too"
                 raise InputError(f"`{role}`: column {name!r} is {other}; give it one role")
@@ -423,13 +433,23 @@ def _first_rows(file: FilePath, log_format: LogFormat) -> tuple[pa.Table, list[s
 
 
 def _first_text_rows(file: FilePath, log_format: LogFormat) -> tuple[pa.Table, list[str]]:
+    import pyarrow as pa
+
     with closing(read_blocks(file, 1 << 16)) as blocks:
         line = next(blocks).text.partition(b"\n")[0].removesuffix(b"\r")
     names, twice = _once(read_header(line, log_format, file))
     names = [name for name in names if name]  # pandas writes its index without a name
     as_text = replace(log_format, label="", categorical=tuple(names), text=tuple(names))
     with closing(read_text_rows(file, as_text, _BYTES)) as parts:
-        return next(parts).table[:ROWS], twice
+        rows = next(parts, None)
+    if rows is None:
+        return pa.table({name: pa.array([], pa.string()) for name in names}), twice
+    if rows.bad and not rows.table.num_rows:
+        first = rows.bad[0]
+        raise InputError(
+            f"{file}:{first.line}: {first.reason}, and no row is right; repair the file"
+        )
+    return rows.table[:ROWS], twice
 
 
 def _once(names: Sequence[str]) -> tuple[list[str], list[str]]:
