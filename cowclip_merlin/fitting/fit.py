@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.baselines import Baseline, baselines
 from cowclip_merlin.recipe import choose
 from cowclip_merlin.settings import words_of
@@ -91,6 +92,11 @@ def fit_run(
         InputError: if an input is wrong; `out` is not there then, unless training has begun.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
+    if (prepared or {}).get("test_fraction") == 0:
+        raise InputError(
+            "`test_fraction` is 0, but fit compares the model on test rows; give more, or use "
+            "cowclip prepare and cowclip train"
+        )
     with (
         guessed_log(rows, label, given=roles, **prepared or {}) as log,
         new_run_folder(out) as folder,
@@ -118,11 +124,11 @@ def fit_run(
 
 
 def _commands(log: GuessedLog, out: str | Path, settings: Mapping[str, Any]) -> list[str]:
-    """Return the commands that prepare and train as `fit_run` does."""
+    """Return the commands that prepare and train as `fit_run` does, in folders of their own."""
     data = f"{out}-data"
     known = {k: v for k, v in log.settings.items() if k not in ("kind", "files")}
     words = ["prepare", "table", *map(str, log.files), "--out", data]
-    train = ["train", data, "--out", str(out), *words_of(RunSettings, settings)]
+    train = ["train", data, "--out", f"{out}-run", *words_of(RunSettings, settings)]
     return [
         "  " + shlex.join(["cowclip", *each])
         for each in ([*words, *words_of(PrepareSettings, known)], train)
