@@ -31,10 +31,12 @@ class CommandParser(argparse.ArgumentParser):
         add_arguments: adds the arguments when they are first needed, since those of all commands
             take a while; None: they are there.
         before_parsing: gets the arguments of a command first; None: nothing does.
+        words: those to parse.
     """
 
     add_arguments: Callable[[], None] | None = None
     before_parsing: Callable[[Sequence[str]], None] | None = None
+    words: Sequence[str] = ()
 
     def complete(self) -> None:
         """Add the arguments now."""
@@ -47,6 +49,7 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments, after a command has looked at them."""
         self.complete()
+        self.words = args or ()
         if self.before_parsing:
             self.before_parsing(args)
         return super().parse_known_args(args, namespace)
@@ -65,7 +68,12 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit with code 2."""
+        """Print the error and exit with code 2; an option may be missing as it is misspelt."""
+        if "arguments are required" in message:
+            given = [word.partition("=")[0] for word in self.words if word.startswith("--")]
+            known = self._option_string_actions
+            unknown = [x for x in given if not any(each.startswith(x) for each in known)]
+            message += f"; unknown {unknown[0]}{near(unknown[0], known)}" if unknown else ""
         end = "" if message.endswith("?") else ";"
         self.exit(2, f"{self.prog}: error: {message}{end} see {self.prog} --help\n")
 
