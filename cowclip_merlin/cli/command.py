@@ -163,12 +163,16 @@ def overwrite_option(what: str) -> Any:
     return option(False, f"replace {what}")
 
 
+STDIN = "standard input"
+
+
 @contextmanager
 def files_and_stdin(files: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the files with a copy of standard input for "-": parquet, JSON lines or CSV.
+    """Yield the files with a copy of standard input for "-": parquet, JSON lines, CSV or TSV.
 
     Raises:
-        InputError: if "-" is there twice, or a terminal is the standard input.
+        InputError: if "-" is there twice, or a terminal is the standard input; and what the block
+            raises, which names the standard input, not its copy.
     """
     if "-" not in files:
         yield files
@@ -178,14 +182,17 @@ def files_and_stdin(files: Sequence[str]) -> Iterator[Sequence[str]]:
         raise InputError(f"-: {what}; give files, or send rows as in cat new.csv | cowclip score")
     stream = sys.stdin.buffer
     with TemporaryDirectory(prefix="cowclip-") as folder:
-        first = stream.read(4)
+        first = stream.readline(1 << 16)
         ends = {b"PAR1": ".parquet", b"{": ".jsonl"}
-        end = ends.get(first) or ends.get(first[:1]) or ".csv"
-        copy = Path(folder) / f"stdin{end}"
+        text = ".tsv" if first.count(b"\t") > first.count(b",") else ".csv"
+        copy = Path(folder) / f"stdin{ends.get(first[:4]) or ends.get(first[:1]) or text}"
         with copy.open("wb") as file:
             file.write(first)
             shutil.copyfileobj(stream, file)
-        yield [str(copy) if name == "-" else name for name in files]
+        try:
+            yield [str(copy) if name == "-" else name for name in files]
+        except InputError as error:
+            raise type(error)(str(error).replace(str(copy), STDIN)) from error
 
 
 def json_option() -> Any:

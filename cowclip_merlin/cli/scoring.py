@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.cli.command import (
+    STDIN,
     Command,
     CommandParser,
     check_overwrite_used,
@@ -233,12 +234,16 @@ def run_score(given: ScoreOptions) -> None:
             overwrite=given.overwrite,
             device=given.device,
         )
+        shown = {file: STDIN for file, name in zip(files, given.files) if name == "-"}
+    damaged = [
+        {"file": shown.get(x.file, x.file), "line": x.line, "reason": x.reason}
+        for x in found.first_damaged
+    ]
     if given.json:
-        bad = [{"file": x.file, "line": x.line, "reason": x.reason} for x in found.first_damaged]
-        print_json({"out": given.out, **vars(found), "first_damaged": bad})
+        print_json({"out": given.out, **vars(found), "first_damaged": damaged})
         return
-    for bad in found.first_damaged:
-        print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
+    for bad in damaged:
+        print("damaged: {file}:{line}: {reason}".format(**bad))
     damaged = f"; damaged and left out: {found.damaged:,}" if found.damaged else ""
     print(f"{given.out}: {found.rows:,} rows{damaged}")
     for line in read_as(found.whole_floats, remedy=False):

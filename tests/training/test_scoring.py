@@ -361,13 +361,16 @@ def test_a_blank_line_is_damaged_with_and_without_labels(made, tmp_path, labels)
         assert pd.read_parquet(out)["row"].tolist() == [0, 1, *range(3, 10)]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_rows_of_standard_input_score_alike(made, expected, tmp_path, monkeypatch, capsys, kind):
     frame = pd.DataFrame(rows(150, 2), columns=HEADER.split(","))
     frame = frame.where(frame != "", None).astype({"price": float})
-    write = {"csv": frame.to_csv, "jsonl": frame.to_json, "parquet": frame.to_parquet}[kind]
-    how = {"orient": "records", "lines": True} if kind == "jsonl" else {"index": False}
-    write(tmp_path / "new", **how)
+    if kind == "jsonl":
+        frame.to_json(tmp_path / "new", orient="records", lines=True)
+    elif kind == "parquet":
+        frame.to_parquet(tmp_path / "new")
+    else:
+        write(tmp_path / "new", rows(150, 2), separator="\t" if kind == "tsv" else ",")
     stdin = io.TextIOWrapper((tmp_path / "new").open("rb"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", stdin)
     words = ["score", str(made / "RUN"), "-", "--out", str(tmp_path / "s.parquet"), "--json"]
@@ -376,6 +379,22 @@ def test_rows_of_standard_input_score_alike(made, expected, tmp_path, monkeypatc
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert (found["rows"], found["damaged"], [*found["unknown"]]) == (150, 0, ["user", "country"])
+
+
+def test_errors_name_the_standard_input(made, tmp_path, monkeypatch, capsys):
+    words = ["score", str(made / "RUN"), "-", "--out", str(tmp_path / "s.csv")]
+    for text, says in (("", "the file is empty"), ("a,b\n", "no column")):
+        stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(words) == 2
+        assert f"error: standard input: {says}" in capsys.readouterr().err
+    write(tmp_path / "new.csv", rows(150, 2))
+    with (tmp_path / "new.csv").open("a") as file:
+        file.write("one cell\n")
+    stdin = io.TextIOWrapper((tmp_path / "new.csv").open("rb"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main([*words, "--max-bad-fraction", "0.1", "--allow-unknown", "user"]) == 0
+    assert "damaged: standard input:152: 1 columns" in capsys.readouterr().out
 
 
 def test_metrics_as_json(made, capsys):
