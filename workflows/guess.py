@@ -7,7 +7,7 @@ numbers ruin a model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.parallel import Threads
+from cowclip_merlin.workflows.count_values import count_values
 from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, TEXT, format_of
 from cowclip_merlin.workflows.raw.json_rows import first_objects
 from cowclip_merlin.workflows.raw.log_format import TABLE, LogFormat, separator_of
@@ -27,7 +27,6 @@ from cowclip_merlin.workflows.raw.readers import (
     check_input_files,
     open_parquet,
     read_header,
-    read_rows,
     read_text_rows,
 )
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
@@ -43,7 +42,6 @@ ROLES = ("categorical", "multi", "continuous", "vector", "time", "weight")
 """Roles of columns, named as in `PrepareSettings`."""
 IGNORE, LEFT_OUT = "ignore", "left out"
 _BYTES = 1 << 25  # of text to read for these rows at most
-_BLOCK = 1 << 23
 _FEW = 50  # whole numbers of so many values are ids
 _MANY = 1000  # of more values, they are numbers if their values are spread unevenly
 _UNEVEN = 0.3
@@ -155,7 +153,7 @@ def guess_columns(
     found = [GuessedColumn(name=x, role=LEFT_OUT, why="its name occurs twice") for x in twice]
     looks = {name: _Look.of(name, table[name]) for name in table.column_names if name != label}
     doubtful = [name for name, look in looks.items() if name not in known and look.doubtful]
-    counts = _count_values(files, doubtful, log_format) if doubtful else {}
+    counts = count_values(files, doubtful, log_format) if doubtful else {}
     looks |= {n: replace(looks[n], values=v, rows=r) for n, (v, r) in counts.items()}
     timed = "time" in known.values()
     for name, look in looks.items():
@@ -466,26 +464,3 @@ def _json_column(values: Sequence[Any]) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.array([None if value is None else str(value) for value in values])
-
-
-def _count_values(
-    files: Sequence[FilePath], names: Sequence[str], log_format: LogFormat
-) -> dict[str, tuple[int, int]]:
-    """Return how many values of each column differ in all files, and how many there are."""
-    hashes: dict[str, list[Array]] = {name: [] for name in names}
-    only = replace(log_format, label="", categorical=tuple(names), text=tuple(names))
-    for name, some in _hashed(files, only):
-        hashes[name].append(some)
-    every = {name: np.concatenate(parts) for name, parts in hashes.items()}
-    return {name: (len(np.unique(some)), len(some)) for name, some in every.items()}
-
-
-def _hashed(files: Sequence[FilePath], log_format: LogFormat) -> Iterator[tuple[str, Array]]:
-    from pandas.util import hash_array
-
-    with Threads(1) as threads:
-        for file in files:
-            for rows in read_rows(file, log_format, _BLOCK, threads):
-                for name in log_format.categorical:
-                    known = rows.table[name].drop_null().to_numpy()
-                    yield name, hash_array(known, categorize=False)

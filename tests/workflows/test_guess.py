@@ -113,6 +113,20 @@ def test_all_rows_decide_whether_a_column_has_one_value_a_row(tmp_path):
     assert guess(tmp_path / "log.csv").names("left out") == ("user", "late")
 
 
+def test_many_values_are_counted_by_a_share_of_their_hashes(tmp_path, monkeypatch):
+    """As `test_all_rows_decide` does, but of a log with more values than are kept."""
+    monkeypatch.setattr("cowclip_merlin.workflows.count_values.HASHES", 5000)
+    users = np.tile(np.arange(60_000), 2)
+    frame = pd.DataFrame({"y": users % 2, "user": users, "row": np.arange(120_000), "one": 1})
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    why = {each.name: each.why for each in guess(tmp_path / "log.csv").columns}
+    assert why["one"] == "one value only"
+    (values,) = re.findall(r"whole numbers, ([\d,]+) values", why["user"])
+    assert int(values.replace(",", "")) == pytest.approx(60_000, rel=0.05)
+    found = re.fullmatch(r"nearly one value a row: ([\d,]+) values in 120,000 rows", why["row"])
+    assert int(found[1].replace(",", "")) == pytest.approx(120_000, rel=0.05)
+
+
 def test_given_roles_win(tmp_path):
     frame = pd.DataFrame({"y": WHOLE % 2, "a": WHOLE, "b": WHOLE / 7, "c": np.arange(N), "": 1})
     frame.to_csv(tmp_path / "log.csv", index=False)
