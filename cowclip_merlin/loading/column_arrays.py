@@ -223,10 +223,10 @@ class ColumnArrays:
         """Return the ids of column number `j`, and the number of ids of each row, [n]."""
         if self.layout is None:
             return self.ids[self._which, j], np.ones(len(self), np.int32)
-        of_cell = self.layout.of_all_columns(self.lengths)
-        first = self.layout.starts(self.lengths)[:-1] + of_cell[:, :j].sum(axis=1)
-        sizes = of_cell[self._which, j]
-        return self.ids[ranges(first[self._which], sizes)], sizes
+        of_cell = self.layout.of_all_columns(self.lengths[self._which])
+        first = self.layout.starts(self.lengths)[:-1][self._which] + of_cell[:, :j].sum(axis=1)
+        sizes = of_cell[:, j]
+        return self.ids[ranges(first, sizes)], sizes
 
 
 def on_host(array: Array | None) -> Array | None:
