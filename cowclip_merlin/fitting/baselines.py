@@ -19,6 +19,7 @@ from cowclip_merlin.workflows import PreparedData
 
 MOST_ROWS = 500_000
 """Training rows that the regression takes at most, chosen at random."""
+_PART = 1 << 17  # rows to predict at a time: their features take some 24 bytes per id
 _STEPS = 100
 _TOLERANCE = 1e-4  # of the gradient's largest part per row
 
@@ -86,7 +87,13 @@ def logistic_regression(data: PreparedData, train: ColumnArrays) -> Callable[[Co
 
     how = {"maxiter": _STEPS, "gtol": _TOLERANCE * len(y), "ftol": 0}
     w = minimize(loss, np.zeros(x.weights), jac=True, method="L-BFGS-B", options=how).x
-    return lambda rows: _sigmoid(_Features.of(data, rows).times(w))
+
+    def predict(rows: ColumnArrays) -> Vector:
+        starts = range(0, len(rows), _PART)
+        parts = (rows.take(np.arange(len(rows))[start : start + _PART]) for start in starts)
+        return _sigmoid(np.concatenate([_Features.of(data, part).times(w) for part in parts]))
+
+    return predict
 
 
 def _sigmoid(z: Vector) -> Vector:
