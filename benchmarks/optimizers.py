@@ -14,10 +14,10 @@ keras3-adam, keras2-adam     Keras's Adam, all rows, without L2
 `flush` is what exact postpones, per missed step, for all rows: at the latest the end of an epoch
 pays it. In a long training a row pays less, because the steps that it misses soon change nothing.
 
-The environments: `make current-check` makes that of PyTorch, `.venv-current`; keras3 also needs
-`pip install keras tensorflow` there, and fbgemm an environment with `fbgemm-gpu-cpu`. Give them as
+The environments: `make current-check` makes that of torch and keras3, `.venv-current`; fbgemm needs
+one with `fbgemm-gpu-cpu`. Give them as
 
-    --python torch=.venv-torch/bin/python,keras3=...,fbgemm=...
+    --python torch=.venv-current/bin/python,keras3=.venv-current/bin/python,fbgemm=...
 
 All run with OMP_WAIT_POLICY=PASSIVE, without which threads of PyTorch spin where others work.
 """

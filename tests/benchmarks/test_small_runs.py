@@ -20,8 +20,8 @@ CURRENT_PYTHON = os.environ.get("CURRENT_PYTHON")
 OPTIMIZERS = "keras2-exact,keras2-adam"
 PATHS = {}  # options that a record has without their folder
 if CURRENT_PYTHON:
-    OPTIMIZERS += ",torch-exact,torch-adam-fused,torch-sparse-adam"
-    PATHS["optimizers"] = ("--python", f"torch={CURRENT_PYTHON}")
+    OPTIMIZERS += ",torch-exact,torch-adam-fused,torch-sparse-adam,keras3-exact,keras3-adam"
+    PATHS["optimizers"] = ("--python", f"torch={CURRENT_PYTHON},keras3={CURRENT_PYTHON}")
 WORK = "--work WORK"
 
 
