@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from torch.nn import functional
 from cowclip_merlin import kernels
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.table_steps import HISTORY, Sums
 from cowclip_merlin.types import Array
-
-HISTORY = 1 << 16
-"""Steps after which all rows are brought up to date."""
 
 _LOOKUPS = (functional.embedding, functional.embedding_bag)
 _NO_READS = frozenset(
@@ -61,20 +59,6 @@ class CaughtUp(nn.Parameter):
             if func in _LOOKUPS:
                 cls.table.after(found, args, kwargs)
             return found
-
-
-class Sums(NamedTuple):
-    """The gradient of one table, by distinct ids.
-
-    Attributes:
-        ids: distinct ids, ascending, [u].
-        g: summed gradients, float32 [u, d].
-        starts: int [u + 1]; their differences are how often each id occurs.
-    """
-
-    ids: Array
-    g: Array
-    starts: Array
 
 
 class Table:
