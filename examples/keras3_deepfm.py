@@ -22,6 +22,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 
 from cowclip_merlin import Hyperparameters, InputError, log_loss, roc_auc, scale
+from cowclip_merlin.choices import UPDATES
 from cowclip_merlin.errors import exit_code
 from cowclip_merlin.keras3 import CowClip, Embedding
 from cowclip_merlin.loading import ColumnArrays, open_columns
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rule", choices=tuple(RULES), default="sde", help="default: %(default)s")
     parser.add_argument("--lr", type=float, default=1e-3, metavar="X", help="both rates")
     parser.add_argument("--l2", type=float, default=1e-5, metavar="X", help="of the tables")
-    parser.add_argument("--update", choices=("exact", "lazy", "dense"), default="exact")
+    parser.add_argument("--update", choices=UPDATES, default="exact")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     args = parser.parse_args(argv)
 
