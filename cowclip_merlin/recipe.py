@@ -270,7 +270,7 @@ def choose(
 def _epochs_words(settings: RunSettings) -> str:
     """Say how many epochs a run trains, and which one it keeps."""
     if settings.early_stopping is None:
-        return f"{settings.epochs} epochs"
+        return f"{settings.epochs} epoch{'s'[: settings.epochs != 1]}"
     return f"at most {settings.epochs} epochs, of which it keeps the best on the validation rows"
 
 

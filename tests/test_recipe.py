@@ -10,7 +10,7 @@ import pytest
 from cowclip_merlin import InputError, scale
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.cli.train import settings_from_args, train_command
-from cowclip_merlin.recipe import rare_share, recipe_for, update_words, usual_batch
+from cowclip_merlin.recipe import choose, rare_share, recipe_for, update_words, usual_batch
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
@@ -211,6 +211,7 @@ def test_adagrad_has_rates_of_its_own(table):
     settings = settings_for(table, **GIVEN, optimizer="adagrad")
     expected = {"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "initial_accumulator": 9.8e-5}
     assert (settings.overrides, settings.base_batch_size, settings.epochs) == (expected, 32, 1)
+    assert ", 1 epoch, rule sde" in choose(PreparedData.load(table), {"optimizer": "adagrad"})[1]
     values = settings.hyperparameters("table")
     s = settings.batch_size / 32
     assert values.initial_accumulator == pytest.approx(9.8e-5 / s**2)
