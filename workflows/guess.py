@@ -324,8 +324,11 @@ def _kind_of_numbers(name: str, values: Array) -> Kind:
         return "number", count, {}
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     told = next((word for word in reversed(words) if word in _OF_IDS | _OF_NUMBERS), "")
-    if _OF_TIMES.intersection(words) and count > 1 and ((values >= 1e8) & (values < 2e9)).all():
-        return "time", count, {}
+    if _OF_TIMES.intersection(words) and count > 1:
+        if ((values >= 1e8) & (values < 2e9)).all():
+            return "time", count, {}
+        if ((values >= 1e11) & (values < 2e12)).all():
+            return "other", 0, {"detail": "times in milliseconds; divide by 1000 to use them"}
     if count <= _FEW or told in _OF_IDS:
         return "whole", count, {}
     if told in _OF_NUMBERS:

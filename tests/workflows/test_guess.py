@@ -35,6 +35,7 @@ COLUMNS = {
     "one": (["a"] * N, "left out", "one value only"),
     "none": ([None] * N, "left out", "no values"),
     "day": ([f"2024-03-{1 + x % 28:02}" for x in range(N)], "time", "order of the split"),
+    "sent_ts": (10**12 + 10**8 * WHOLE, "left out", "times in milliseconds; divide by 1000"),
     "ended_at": ([f"2024-03-0{1 + x % 9} 10:00" for x in range(N)], "left out", "has the time"),
 }  # fmt: skip
 
