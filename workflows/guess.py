@@ -18,7 +18,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.count_values import count_values
+from cowclip_merlin.workflows.raw.count_values import count_values
 from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, TEXT, format_of
 from cowclip_merlin.workflows.raw.json_rows import first_objects
 from cowclip_merlin.workflows.raw.log_format import TABLE, LogFormat, separator_of
