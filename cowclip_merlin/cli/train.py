@@ -284,7 +284,8 @@ def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     from cowclip_merlin.training.stopping.early_stopping import epoch_words, kept_row
 
     split, kept = settings.scored_split, kept_row(rows, settings)
-    when = f"{rows[-1]['epoch']:.6g} epochs"
+    epoch = float(rows[-1]["epoch"])
+    when = f"{epoch:.6g} epoch{'s'[: epoch != 1]}"
     if settings.early_stopping is not None:
         when = epoch_words(rows, settings.monitor)
     if words := metric_words(kept, split):
