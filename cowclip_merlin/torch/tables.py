@@ -31,6 +31,7 @@ _NO_READS = frozenset(
      "is_contiguous", "is_floating_point", "is_complex", "get_device", "requires_grad_",
      "register_hook", "register_post_accumulate_grad_hook", "_has_compatible_shallow_copy_type")
 )  # fmt: skip
+_running_pass = torch._C._current_graph_task_id  # -1 outside of backward()
 _READ_BY_NAME = ("data", "T", "H", "mT", "mH", "real", "imag")  # of all attributes of a tensor
 
 
@@ -91,7 +92,7 @@ class Table:
         self._last: Tensor | None = None
         self._history: tuple[Tensor, Tensor] | None = None
         self._missed = 0  # steps since all rows were up to date
-        self._read: list[Tensor] = []  # ids of this backward pass
+        self._read: list[tuple[int, Tensor]] = []  # numbers of backward passes, and ids
         self._ids: tuple[Tensor, ...] = ()  # of the gradient
         self._next = self._ids  # of the gradient, if this pass is added to it
         self.factors: Array = np.ones(0, np.float32)
@@ -193,14 +194,15 @@ class Table:
             padding = kwargs.get("padding_idx")
             if padding is not None:
                 ids = ids[ids != padding % len(self._weights)]
-            found.grad_fn.register_hook(lambda *_: self._read.append(ids))
+            found.grad_fn.register_hook(lambda *_: self._read.append((_running_pass(), ids)))
 
     def _before_addition(self, _: Tensor) -> None:
         """Add the ids of a backward pass to those of the gradient, or begin anew."""
         known = self.parameter.grad
         anew = known is None or (known.is_sparse and known._nnz() == 0)
-        self._next = (*(() if anew else self._ids), *self._read)
-        self._read.clear()
+        this = _running_pass()  # not one that failed
+        self._next = (*(() if anew else self._ids), *(x for i, x in self._read if i == this))
+        self._read = [(i, x) for i, x in self._read if i < this]  # perhaps of one around this
 
     def _after_addition(self, _: Tensor) -> None:
         """Keep them: `torch.autograd.grad` adds nothing, and does not come here."""
@@ -215,6 +217,8 @@ class Table:
         Raises:
             InputError: the gradient is dense, not finite, or has other ids than the lookups.
         """
+        if _running_pass() < 0:
+            self._read.clear()  # of passes that failed
         if (made_on := self._moments[0].device) != gradient.device:
             raise InputError(
                 f"{self.name} is on {gradient.device}, and its moments on {made_on}; make the "

@@ -112,6 +112,27 @@ def test_gradients_that_are_kept_nowhere_do_not_count(torch, cowclip, model_of):
     assert counts == pytest.approx([0, 2, 0, 4, 0, 0], abs=1e-5)
 
 
+def test_a_backward_pass_that_failed_does_not_count(torch, cowclip, model_of):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise MemoryError("as where a GPU has no room")
+
+    model = model_of(rows=6)
+    optimizer = cowclip(model, 1e-2, l2=0.0, zeta=1.0, r=0.0)
+    table, ids = model[0], torch.tensor([3, 3, 5])
+    with pytest.raises(MemoryError):
+        (Fails.apply(table(ids)).sum() + table(ids).sum()).backward()
+    (1e3 * table(ids)).sum().backward()
+    optimizer.step()
+    assert clipped_counts(optimizer, table)[[3, 5]].tolist() == pytest.approx([2, 1], rel=1e-5)
+    assert not table.weight.table._read
+
+
 def test_rows_at_a_padding_index_stay(torch, cowclip):
     layer = torch.nn.Embedding(5, DIM, padding_idx=0, sparse=True)
     optimizer = cowclip(layer, 0.1, l2=0.0)
