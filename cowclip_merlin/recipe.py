@@ -183,12 +183,11 @@ def rare_share(data: PreparedData, memory: int) -> tuple[float, int]:
     Raises:
         InputError: if a file of counts is missing or damaged.
     """
-    from cowclip_merlin.workflows import read_counts
-    from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE
+    from cowclip_merlin.workflows.prepared.counts import frequencies
 
     rare, ids = 0, 0
     for name in data.log_format.tables:
-        counts = read_counts(data, name)["count"].to_numpy()[FIRST_VALUE:]
+        counts = frequencies(data, name)
         rare += int(np.count_nonzero(counts * memory < data.fitted_rows))
         ids += len(counts)
     return rare / max(ids, 1), ids

@@ -128,7 +128,9 @@ def _example(data: PreparedData) -> JsonObject:
         if name in layout.buckets:
             found[name] = 1
             continue
-        value = read_counts(data, name)["value"][FIRST_VALUE : FIRST_VALUE + 1].to_pylist()
+        value = read_counts(data, name, ["value"])["value"][
+            FIRST_VALUE : FIRST_VALUE + 1
+        ].to_pylist()
         found[name] = value if name in layout.multi else (value or [None])[0]
     logs = data.recipe.log
     for name in data.continuous:

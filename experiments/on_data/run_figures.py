@@ -22,7 +22,7 @@ from cowclip_merlin.experiments.sizing import Sizing
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.prepared.report import frequencies
+from cowclip_merlin.workflows.prepared.counts import frequencies
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -244,11 +244,14 @@ class ValuesHash:
         return hashlib.sha256(self._lengths.digest() + self._text.digest()).hexdigest()
 
 
-def read_counts(data: PreparedData, field: str) -> pa.Table:
+def read_counts(
+    data: PreparedData, field: str, columns: Sequence[str] = ("id", "value", "count")
+) -> pa.Table:
     """Read the counts of one field: an Arrow table of id, value and count, ordered by id.
 
     The ids 0, 1 and 2 (padding, missing and out of vocabulary) come first, without a value.
-    The counts of a field that shares a table are those of all its columns.
+    The counts of a field that shares a table are those of all its columns. Most of the file, and of
+    the memory, is values: name only the columns that are needed.
 
     Raises:
         InputError: if the field does not exist, or its file is missing or damaged.
@@ -260,7 +263,12 @@ def read_counts(data: PreparedData, field: str) -> pa.Table:
     file = data.path / "counts" / f"{data.log_format.table_of(field)}.parquet"
     data.verify(file)
     with reading_parquet(file):
-        return pq.read_table(file)
+        return pq.read_table(file, columns=list(columns))
+
+
+def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
+    """Return how often each value of a field occurs in the fitted rows, in descending order."""
+    return read_counts(data, field, ["count"])["count"].to_numpy()[len(SPECIAL) :]
 
 
 def value_to_id(data: PreparedData, field: str) -> dict[str, int]:

@@ -13,18 +13,13 @@ from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, S
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.workflows.prepared.changes import format_shares
-from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
+from cowclip_merlin.workflows.prepared.counts import FieldCounts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BATCHES = tuple(1024 * 2**i for i in range(8))
-
-
-def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
-    """Return how often each value of a field occurs in the fitted rows, in descending order."""
-    return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
 
 
 def draw_frequencies(counts: FieldCounts, path: Path) -> None:

@@ -348,7 +348,7 @@ def write_rows(path: Path, norms: RowNorms, data: PreparedData) -> None:
 
     from cowclip_merlin.workflows.prepared.counts import read_counts
 
-    counts = [read_counts(data, field)["count"].to_numpy() for field in norms.fields]
+    counts = [read_counts(data, field, ["count"])["count"].to_numpy() for field in norms.fields]
     starts = np.cumsum([0, *map(len, counts)])
     table = pa.table(
         {

@@ -142,7 +142,7 @@ def _counts(data: PreparedData, field: str) -> Integers:
 
     file = data.path / "counts" / f"{field}.parquet"
     try:
-        count = read_counts(data, field)["count"].to_numpy()
+        count = read_counts(data, field, ["count"])["count"].to_numpy()
     except InputError as error:
         raise InputError(f"{error}, or train with `diagnostics_every` 0") from None
     if len(count) != data.cardinalities[field]:
