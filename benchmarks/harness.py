@@ -228,7 +228,7 @@ def command_line(script: str, words: Sequence[str]) -> str:
     'python benchmarks/workers.py --rows 9 --json=a.json'
     >>> command_line("step.py growing", ["--work", "/tmp/a,redis://:secret@host/b"])
     'python benchmarks/step.py growing --work a,redis://host/b'
-    >>> command_line("optimizers.py", ["--python", "torch=/home/me/python"])
+    >>> command_line("optimizers.py", ["--python", "torch=/some/where/python"])
     'python benchmarks/optimizers.py --python torch=python'
     """
     shared = [",".join(map(_shared, word.split(","))) for word in words]
