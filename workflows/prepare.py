@@ -72,7 +72,7 @@ from cowclip_merlin.workflows.prepared.folder import (
 )
 from cowclip_merlin.workflows.prepared.hugectr import write_lists, write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import draw_frequencies, summary
-from cowclip_merlin.workflows.raw.log_format import ADDED, LogFormat
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
 from cowclip_merlin.workflows.raw.readers import check_input_files, with_vector_lengths
 from cowclip_merlin.workflows.raw.values.value_text import read_as
@@ -372,11 +372,9 @@ class _Preparation:
         inputs = [settled | {"format_version": FORMAT_VERSION}, ingest.inputs]
         splits = () if self.like else self.recipe.fitted_splits
         fitted = sum(ingest.rows.get(name, 0) for name in splits)
-        layout = asdict(self.log_format)
-        layout = {name: value for name, value in layout.items() if value or name not in ADDED}
         description = {
             "format_version": FORMAT_VERSION,
-            "layout": layout,
+            "layout": asdict(self.log_format),
             "recipe": asdict(self.recipe),
             "settings": settled,
             "rows": ingest.rows,

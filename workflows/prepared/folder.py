@@ -21,7 +21,7 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.changes import Baseline
-from cowclip_merlin.workflows.raw.log_format import ADDED, LogFormat
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 if TYPE_CHECKING:
     import nvtabular as nvt
@@ -219,7 +219,7 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     """Return the attributes of `PreparedData` that `dataset.json` gives."""
     names = [each.name for each in fields(_Totals) if each.name in value]
     totals = dataclass_from_json(_Totals, {name: value[name] for name in names})
-    log_format = dataclass_from_json(LogFormat, ADDED | value["layout"])
+    log_format = dataclass_from_json(LogFormat, value["layout"])
     statistics = dataclass_from_json(Statistics, value["statistics"])
     splits = (*SPLITS, *({VALIDATION} & set(totals.rows)))
     columns = {"rows": splits, "cardinalities": log_format.categorical}

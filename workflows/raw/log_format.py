@@ -22,8 +22,6 @@ TABLE, EVENTS = "table", "events"
 TAB = "\t"
 TEXT_OPTIONS = ("file_columns", "header", "separator", "separator_given")
 """Attributes of `LogFormat` that say how the columns of a text file are written."""
-ADDED = {"time": "", "buckets": [], "day_hour": ""}
-"""Attributes that a `dataset.json` lacks if they are empty, so that earlier folders stay equal."""
 _NO_SEPARATORS = '"\r\n\0'  # characters that cannot separate columns
 
 
