@@ -27,9 +27,8 @@ from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData, read_counts
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.raw.columns import Time
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.made_columns import with_made_columns
+from cowclip_merlin.workflows.raw.made_columns import Time, with_made_columns
 
 _VERSION = Version(generation=0, seq=0, info={})
 _NOTHING = Dropped(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -1,7 +1,8 @@
 """The columns of a raw log: a class for each kind says what it reads, refuses, stages and writes.
 
 Readers make Arrow tables of the columns as a file has them, and `parsed_rows` checks these. A new
-kind of column is a class here; `LogFormat.roles` says which columns have it.
+kind of column is a class here; `LogFormat.roles` says which columns have it. Kinds that others are
+made of are in `made_columns`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
-from cowclip_merlin.workflows.raw.log_format import DAY_HOUR_PARTS, time_parts
 from cowclip_merlin.workflows.raw.values.multi_values import (
     cut_lists,
     lists_of_values,
@@ -35,21 +35,12 @@ from cowclip_merlin.workflows.raw.values.numbers import (
     is_text,
     label_damage,
     label_of,
-    log_buckets,
     number_of,
     numbers_of_column,
     parse_labels,
     plain,
     regression_damage,
     weight_damage,
-)
-from cowclip_merlin.workflows.raw.values.times import (
-    day_hour_of_text,
-    hours_and_weekdays,
-    time_damage,
-    times_of_texts,
-    times_of_values,
-    weekends,
 )
 from cowclip_merlin.workflows.raw.values.value_text import (
     Damage,
@@ -350,38 +341,6 @@ class Lists(Ids):
 
 
 @dataclass(frozen=True)
-class Buckets(Ids):
-    """A category of whole numbers, whose values are those of `log_buckets`."""
-
-    any_text = False
-
-    @property
-    def _number(self) -> Number:
-        return Number(self.name, whole=True)
-
-    def cell_type(self, *, coded: bool) -> pa.DataType:
-        return self._number.cell_type(coded=coded)
-
-    @property
-    def json_type(self) -> pa.DataType:
-        return self._number.json_type
-
-    def of_json(self, value: Json) -> Json:
-        return self._number.of_json(value)
-
-    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools | None]:
-        found, right = self._number.check(values, where)
-        return log_buckets(found), right
-
-    def damage(self, value: object) -> str:
-        return self._number.damage(value)
-
-    @property
-    def made_values(self) -> dict[str, str]:
-        return {self.name: "of x above 2 floor(log(x)^2), else x; 0 for a missing one"}
-
-
-@dataclass(frozen=True)
 class Number(Column):
     """A number that a model reads, scaled to [0, 1]; a missing one counts as 0.
 
@@ -484,59 +443,6 @@ class Vector(Column):
     def feature(self, statistics: Statistics) -> JsonObject:
         feature = _feature(self.name, "FLOAT", 32, "continuous")
         return _with_lists(feature, self.length, self.length)
-
-
-@dataclass(frozen=True)
-class Time(Column):
-    """A date or time, of which `parts` makes id columns; it is not prepared itself."""
-
-    def cell_type(self, *, coded: bool) -> pa.DataType:
-        return pa.string()
-
-    @property
-    def json_type(self) -> pa.DataType:
-        return pa.string()
-
-    def of_json(self, value: Json) -> Json:
-        return None if value is None or value == "" else str(value)
-
-    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
-        return times_of_values(values, where)
-
-    def damage(self, value: object) -> str:
-        return "" if is_missing(value) else time_damage(self.name, value)
-
-    @property
-    def made(self) -> tuple[str, ...]:
-        """Names of the columns of `parts`."""
-        return time_parts(self.name)
-
-    def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
-        return dict(zip(self.made, hours_and_weekdays(values), strict=True))
-
-    @property
-    def made_values(self) -> dict[str, str]:
-        what = ("hour", "0 to 23"), ("weekday", "monday to sunday"), ("weekend", "1 or 0")
-        return {made: f"{x} of {self.name}, {values}" for made, (x, values) in zip(self.made, what)}
-
-
-@dataclass(frozen=True)
-class DayHour(Time):
-    """An hour such as 14102122, of which `parts` makes id columns, too."""
-
-    made = DAY_HOUR_PARTS
-
-    def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools]:
-        return times_of_texts(text_of_values(values, where=where), day_hour_of_text)
-
-    def damage(self, value: object) -> str:
-        if is_missing(value) or day_hour_of_text(str(value)) is not None:
-            return ""
-        return f"{self.name} is {value!r:.60}, no hour; give one such as 14102122"
-
-    def parts(self, values: ArrowColumn) -> dict[str, ArrowColumn]:
-        columns = (*hours_and_weekdays(values), weekends(values))
-        return dict(zip(self.made, columns, strict=True))
 
 
 def is_missing(value: object) -> bool:

@@ -146,6 +146,7 @@ class LogFormat:
     def roles(self) -> tuple[Column, ...]:
         """The columns to prepare, and what each of them is."""
         from cowclip_merlin.workflows.raw import columns as kinds
+        from cowclip_merlin.workflows.raw import made_columns
 
         optional, most = self.float_labels, {"most": self.max_values, "keep": self.keep_values}
         found: list[Column] = [kinds.Label(*each, optional=optional) for each in self.targets]
@@ -154,7 +155,7 @@ class LogFormat:
             if name in self.multi:
                 found.append(kinds.Lists(**ids, separator=self.multi[name], **most))
             elif name in self.buckets:
-                found.append(kinds.Buckets(**ids))
+                found.append(made_columns.Buckets(**ids))
             else:
                 found.append(kinds.Ids(**ids))
         found += [kinds.Number(name, whole=name in self.integer) for name in self.continuous]
@@ -166,10 +167,10 @@ class LogFormat:
     @property
     def sources(self) -> tuple[Column, ...]:
         """The columns of a file to read: those of `roles`, with times instead of their parts."""
-        from cowclip_merlin.workflows.raw import columns as kinds
+        from cowclip_merlin.workflows.raw.made_columns import DayHour, Time
 
-        times = [kinds.Time(self.time)] if self.time else []
-        times += [kinds.DayHour(self.day_hour)] if self.day_hour else []
+        times = [Time(self.time)] if self.time else []
+        times += [DayHour(self.day_hour)] if self.day_hour else []
         made = {name for each in times for name in each.made}
         return (*(column for column in self.roles if column.name not in made), *times)
 
