@@ -81,7 +81,7 @@ current-check: ## test core, PyTorch and Keras 3 on Python 3.13 and NumPy 2 (7 G
 
 current-examples: venv ## run the examples and the benchmark of optimizers that need PyTorch or Keras 3
 	@requirements/make_venv.sh current $(CURRENT_VENV)
-	@CURRENT_PYTHON=$(abspath $(CURRENT_VENV))/bin/python $(PYTHON) -m pytest tests/examples/test_torch_deepfm.py \
+	@CURRENT_PYTHON=$(abspath $(CURRENT_VENV))/bin/python $(PYTHON) -m pytest tests/examples/test_prepared_deepfm.py \
 		"tests/benchmarks/test_small_runs.py::test_a_small_run_of_processes[optimizers]" $(PYTEST_ARGS)
 
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)

@@ -12,30 +12,22 @@ and warms up for one epoch.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from prepared_deepfm import DIM, HIDDEN, SCORED_AT_ONCE, main, open_folder, print_epoch
 
-from cowclip_merlin import Hyperparameters, InputError, log_loss, roc_auc, scale
-from cowclip_merlin.choices import UPDATES
-from cowclip_merlin.errors import exit_code
-from cowclip_merlin.loading import ColumnArrays, open_columns
-from cowclip_merlin.scaling import RULES
-from cowclip_merlin.targets import only_clicks
+from cowclip_merlin import Hyperparameters
+from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.torch import CowClip  # before torch, so that waiting threads do not spin
-from cowclip_merlin.workflows import PreparedData
 
 # isort: split
 import torch
 from torch import Tensor, nn
-
-DIM, HIDDEN, SCORED_AT_ONCE = 10, (400, 400, 400), 8192
 
 
 class DeepFM(nn.Module):
@@ -93,47 +85,29 @@ class Split:
             yield Split(self.ids[rows], self.x[rows], self.label[rows])
 
 
-def open_folder(path: Path) -> tuple[PreparedData, Split, Split]:
-    """Open the train and test rows of a prepared folder.
-
-    Raises:
-        InputError: the folder is none, or has columns that this model does not read.
-    """
-    data = PreparedData.load(path)
-    log = data.log_format
-    if log.multi or log.weight or log.vectors or not only_clicks(data.targets):
-        raise InputError(
-            f"{path}: has lists, vectors, weights, or other labels than one of clicks; this "
-            "example reads none of them, so prepare the log without"
-        )
-    train, test = (Split.of(open_columns(data, split)) for split in ("train", "test"))
-    return data, train, test
-
-
-def scores(model: DeepFM, split: Split) -> np.ndarray:
-    """Click probabilities [n] of the rows."""
+def logits_of(model: DeepFM, split: Split) -> np.ndarray:
+    """Logits [n] of the rows."""
     model.eval()
     with torch.no_grad():
-        parts = split.batches(SCORED_AT_ONCE)
-        found = torch.cat([model(part.ids, part.x) for part in parts])
+        found = torch.cat([model(part.ids, part.x) for part in split.batches(SCORED_AT_ONCE)])
     model.train()
-    return torch.sigmoid(found).numpy()
+    return found.numpy()
 
 
-def train(path: Path, values: Hyperparameters, *, epochs: int, update: str, seed: int) -> float:
-    """Train, print a line for each epoch, and return the last test AUC."""
-    data, rows, test = open_folder(path)
+def train(path: Path, values: Hyperparameters, *, epochs: int, update: str, seed: int) -> None:
+    """Train, and print a line for each epoch."""
+    cardinalities, *splits = open_folder(path)
+    rows, test = map(Split.of, splits)
     torch.manual_seed(seed)
-    model = DeepFM(list(data.cardinalities.values()), rows.x.shape[1], values.init_std)
+    model = DeepFM(cardinalities, rows.x.shape[1], values.init_std)
     optimizer = CowClip.of(model, values, update=update)
     steps = -(-len(rows.label) // values.batch_size)
     warm_up = round((values.warmup_epochs or 0) * steps)
     rates = [lambda _: 1.0, lambda step: min(1.0, step / warm_up) if warm_up else 1.0]
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)  # of tables, and of the others
     loss_of = nn.functional.binary_cross_entropy_with_logits
-    auc = float("nan")
     for epoch in range(1, epochs + 1):
-        started, total = time.perf_counter(), 0.0
+        total = 0.0
         for part in rows.batches(values.batch_size, torch.randperm(len(rows.label))):
             optimizer.zero_grad()
             loss = loss_of(model(part.ids, part.x), part.label)
@@ -141,40 +115,9 @@ def train(path: Path, values: Hyperparameters, *, epochs: int, update: str, seed
             optimizer.step()
             schedule.step()
             total += loss.item() * len(part.label)
-        optimizer.flush()  # only so that the time below has all steps
-        seconds = time.perf_counter() - started
-        found, label = scores(model, test), test.label.numpy()
-        auc = roc_auc(label, found)
-        print(
-            f"epoch {epoch}: train loss {total / len(rows.label):.5f}, test AUC {auc:.5f}, "
-            f"log loss {log_loss(label, found):.5f}, {seconds:.1f} s",
-            flush=True,
-        )
-    return auc
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train; return 2 if the input is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of cowclip prepare")
-    parser.add_argument("--batch-size", type=int, default=1024, metavar="N")
-    parser.add_argument("--epochs", type=int, default=3, metavar="N")
-    parser.add_argument("--rule", choices=tuple(RULES), default="sde", help="default: %(default)s")
-    parser.add_argument("--lr", type=float, default=1e-3, metavar="X", help="both rates")
-    parser.add_argument("--l2", type=float, default=1e-5, metavar="X", help="of the tables")
-    parser.add_argument("--update", choices=UPDATES, default="exact")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    args = parser.parse_args(argv)
-
-    def run() -> None:
-        if args.epochs < 1:
-            raise InputError(f"--epochs {args.epochs}: give 1 or more")
-        small = Hyperparameters(batch_size=1024, embedding_lr=args.lr, dense_lr=args.lr, l2=args.l2)
-        values = scale(small, to=args.batch_size, rule=args.rule)
-        train(args.data, values, epochs=args.epochs, update=args.update, seed=args.seed)
-
-    return exit_code("torch_deepfm", run)
+        logits = logits_of(model, test)
+        print_epoch(epoch, total / len(rows.label), test.label.numpy(), logits)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("torch_deepfm", __doc__.splitlines()[0], train, None))
