@@ -18,7 +18,7 @@ from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
-from cowclip_merlin.workflows.raw.frames import Frame, arrow_table, parts
+from cowclip_merlin.workflows.raw.frames import Frame, parts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
 from cowclip_merlin.workflows.raw.readers import check_input_files, read_rows, staged_columns
@@ -98,8 +98,8 @@ class LogReader:
 
     def frame(self, frame: Frame) -> Iterator[RawRows]:
         """Read rows in memory; columns to keep are left out."""
-        start, table = 0, arrow_table(frame, self._format.columns)
-        for rows in parts(table, _FRAME_ROWS):
+        start = 0
+        for rows in parts(frame, self._format.columns, _FRAME_ROWS):
             parsed = checked_rows(rows, self._format.sources, Path("the frame"), start)
             start += len(rows)
             for bad in parsed.bad:

@@ -12,6 +12,7 @@ import pytest
 from cowclip_merlin import InputError
 from cowclip_merlin.cli import main
 from cowclip_merlin.workflows import LogFormat, PreparedData, read_log
+from cowclip_merlin.workflows.read_log import LogReader
 
 COUNTRIES = ["NA", "null", "", "nan", '"x', 'a "b"', "0123", "1e3", "ü"]
 FORMAT = LogFormat(kind="table", label="y", categorical=("user", "country"), continuous=("price",))
@@ -143,3 +144,27 @@ def test_a_value_without_a_unique_text_is_refused(folder, workflow, users, reaso
     frame = read_log(folder / "log.csv", FORMAT).assign(user=users)
     with pytest.raises(InputError, match=f"^column 'user' {reason}.*; "):
         workflow.transform(frame)
+
+
+FRAMES = {
+    "pandas": pd.DataFrame,
+    "arrow": pa.table,
+    "dictionaries": lambda given: [dict(zip(given, row)) for row in zip(*given.values())],
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_frame_is_read_in_parts(monkeypatch, kind):
+    """As large as memory allows: only one part at a time is there a second time."""
+    given = {**columns(), "price": [None] * 30 + [1.5] * 30}
+    monkeypatch.setattr(sys.modules[LogReader.__module__], "_FRAME_ROWS", 7)
+    pieces = list(LogReader(FORMAT).frame(FRAMES[kind](given)))
+    assert [rows.table.num_rows for rows in pieces] == [7] * 8 + [4]
+    whole = pa.concat_tables([rows.table for rows in pieces]).to_pydict()
+    assert whole["price"] == given["price"] and whole["y"] == given["y"]
+    assert [str(x) for x in whole["user"]] == [str(x) for x in given["user"]]
+    assert np.concatenate([rows.positions for rows in pieces]).tolist() == [*range(ROWS)]
+    del given["user"]
+    for lacking in (given, {name: values[:0] for name, values in given.items()}):
+        with pytest.raises(InputError, match="no column '(user|y)'"):
+            list(LogReader(FORMAT).frame(FRAMES[kind](lacking)))

@@ -74,7 +74,23 @@ def _array(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
     return arrow_of_series(values, name)
 
 
-def parts(table: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Yield at most so many rows at a time, each as a copy: slices upset Arrow 14."""
-    for start in range(0, table.num_rows, rows):
-        yield table.take(np.arange(start, min(start + rows, table.num_rows)))
+def parts(frame: Frame, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """Yield these columns of at most so many rows at a time, each part as its own Arrow table.
+
+    Raises:
+        InputError: as `arrow_table`.
+    """
+    import pyarrow as pa
+
+    if isinstance(frame, list | tuple):  # a part may lack a column that others have
+        frame = arrow_table(frame, names)
+    if not len(frame):
+        arrow_table(frame, names)
+    for start in range(0, len(frame), rows):
+        if hasattr(frame, "iloc"):
+            yield arrow_table(frame.iloc[start : start + rows], names)
+        elif isinstance(frame, pa.Table):  # as a copy: slices upset Arrow 14
+            some = frame.take(np.arange(start, min(start + rows, len(frame))))
+            yield arrow_table(some, names)
+        else:
+            yield arrow_table(frame.slice(start, rows), names)
