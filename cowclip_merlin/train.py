@@ -7,6 +7,8 @@ diagnostics.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -75,46 +77,47 @@ def train(
         WorkerLost: if one of several processes failed, and no restart is left.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
-    if is_frame(data) or label is not None:
-        if label is None or not is_frame(data):
-            what = "`label`" if label is None else "as `data` rows in memory"
-            raise InputError(f"to train on raw rows, give {what}, too; else give a prepared folder")
-        if resume:
-            raise InputError(f"`resume` takes the prepared folder, {path_of(out) / DATA}")
-        with guessed_log(data, label) as log, new_run_folder(out) as folder:
-            print(log.guess.table())
-            data = log.prepare(folder / DATA).path
-            return train(
-                data,
-                settings,
-                out=folder,
-                warm_start=warm_start,
-                checkpoint_every=checkpoint_every,
-                device=device,
-                data_memory=data_memory,
-                diagnostics_every=diagnostics_every,
-                workers=workers,
-                scheduler=scheduler,
-                restarts=restarts,
-            )
-    options = RunOptions(
-        resume=resume,
-        warm_start=None if warm_start is None else str(warm_start),
-        checkpoint_every=checkpoint_every,
-        diagnostics_every=diagnostics_every,
-        device=device,
-        data_memory=data_memory,
-    )
-    settings = _known_settings(data, out, options) if settings is None else settings
-    processes = LaunchSettings(workers=workers, scheduler=scheduler, restarts=restarts)
-    if workers is not None and workers > settings.batch_size:
-        raise InputError(
-            f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
+    with ExitStack() as stack:
+        if is_frame(data) or label is not None:
+            rows = _prepared_rows(data, label, out, resume=resume)
+            data, out = stack.enter_context(rows)
+        options = RunOptions(
+            resume=resume,
+            warm_start=None if warm_start is None else str(warm_start),
+            checkpoint_every=checkpoint_every,
+            diagnostics_every=diagnostics_every,
+            device=device,
+            data_memory=data_memory,
         )
-    if is_address(out) and (scheduler is not None or cluster_of(os.environ)):
-        raise InputError(f"{out}: several machines train; give `out` a folder that they share")
-    with output_folder(out, CONFIG, resume=resume, what="run") as folder:
-        return _train(data, settings, folder, options, processes)
+        settings = _known_settings(data, out, options) if settings is None else settings
+        processes = LaunchSettings(workers=workers, scheduler=scheduler, restarts=restarts)
+        if workers is not None and workers > settings.batch_size:
+            raise InputError(
+                f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
+            )
+        if is_address(out) and (scheduler is not None or cluster_of(os.environ)):
+            raise InputError(f"{out}: several machines train; give `out` a folder that they share")
+        with output_folder(out, CONFIG, resume=resume, what="run") as folder:
+            return _train(data, settings, folder, options, processes)
+
+
+@contextmanager
+def _prepared_rows(
+    rows: Frame, label: str | None, out: str | FilePath, *, resume: bool
+) -> Iterator[tuple[Path, Path]]:
+    """Prepare raw rows in a new run folder; yield the prepared folder, and the run folder.
+
+    Raises:
+        InputError: if these are no rows in memory with a label, or the folder is there.
+    """
+    if label is None or not is_frame(rows):
+        what = "`label`" if label is None else "as `data` rows in memory"
+        raise InputError(f"to train on raw rows, give {what}, too; else give a prepared folder")
+    if resume:
+        raise InputError(f"`resume` takes the prepared folder, {path_of(out) / DATA}")
+    with guessed_log(rows, label) as log, new_run_folder(out) as folder:
+        print(log.guess.table())
+        yield log.prepare(folder / DATA).path, folder
 
 
 def _known_settings(data: str | FilePath, out: str | FilePath, options: RunOptions) -> RunSettings:

@@ -166,5 +166,5 @@ def test_a_frame_is_read_in_parts(monkeypatch, kind):
     assert np.concatenate([rows.positions for rows in pieces]).tolist() == [*range(ROWS)]
     del given["user"]
     for lacking in (given, {name: values[:0] for name, values in given.items()}):
-        with pytest.raises(InputError, match="no column '(user|y)'"):
+        with pytest.raises(InputError, match=r"no column '(user|y)'"):
             list(LogReader(FORMAT).frame(FRAMES[kind](lacking)))

@@ -99,13 +99,14 @@ def serve_run(
     Raises:
         InputError: the run, its folder, the host or a file is wrong, or the port is not free.
     """
-    config = RunConfig.load(local_run(run))
     # What is wrong here is said before TensorFlow starts.
-    prepared = PreparedData.load(data_of_run(Path(run), config) if data is None else data)
+    local = local_run(run)
+    data = data_of_run(local, RunConfig.load(local)) if data is None else data
+    prepared = PreparedData.load(data)
 
     def load() -> FixedModel:
         LOG.info("loading %s", run)
-        return FixedModel.of_run(run, prepared.path)
+        return FixedModel.of_run(local, prepared.path)
 
     _serve(load, str(run), listening, token, limits, access_log=access_log)
 
