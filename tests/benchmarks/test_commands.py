@@ -14,7 +14,6 @@ from cowclip_merlin.settings import Settings
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SUITES = {
-    "rows": ("kernels", "tables"),
     "serving": ("load", "triton"),
     "step": ("vocabulary", "growing", "diagnostics"),
 }

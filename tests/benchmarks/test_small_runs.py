@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -103,10 +102,6 @@ RUNS = {
         "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2",
         ["| 32 |", "| 64 |"],
     ),
-    "rows tables": (
-        "--sizes 3000 --lookups 1000 --snapshot-rows 500 --batch 512",
-        ["| lookup | 3,000 |", "| dense insert | 3,000 |", "what slice", "what snapshot"],
-    ),
 }
 
 
@@ -161,30 +156,6 @@ def test_batches_above_the_rows_are_refused(refused, tmp_path, monkeypatch):
     small = f"--rows 2000 --workers 1 --epochs 2 --batch-sizes 1999 {WORK}"
     code, told = refused("workers", *small.split())
     assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
-
-
-@pytest.mark.system
-def test_kernels_need_no_tensorflow(tmp_path):
-    code = "import runpy, sys; sys.path.insert(0, 'benchmarks'); sys.argv.pop(0); "
-    code += (
-        "runpy.run_path(sys.argv[0], run_name='__main__'); assert 'tensorflow' not in sys.modules"
-    )
-    small = "--backend numba --batches 64 --gaps 1 --vocabulary 2000 --rounds 1 --copy-mb 4"
-    file = tmp_path / "kernels.json"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "benchmarks/rows.py", "kernels", *small.split(),
-         "--json", str(file)],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    result = json.loads(file.read_text())
-    found = {r["kernel"]: r for r in result["results"]}
-    steps = ["adam", "adagrad", "rowwise"]
-    assert list(found) == ["copy", "group", "unique", "clip", "update", *steps, "replay"]
-    assert result["command"].startswith("python benchmarks/rows.py kernels --backend numba")
-    n, u = found["update"]["n"], found["update"]["u"]
-    assert n == 26 * 64 and found["update"]["bytes"] == 44 * n + 248 * u
-    assert [found[name]["bytes"] for name in steps] == [292 * u, 212 * u, 140 * u]
 
 
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
