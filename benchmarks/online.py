@@ -27,9 +27,7 @@ from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.system.machine import processor
 from cowclip_merlin.types import JsonObject
 from harness import Benchmark, markdown
-from measuring.probes import Prober, latency_summary
-from measuring.server_client import Requester
-from measuring.sync_watch import SyncWatch
+from watching import Prober, Requester, SyncWatch, latency_summary
 
 Thread = TypeVar("Thread", SyncWatch, Prober, Requester)
 

@@ -15,10 +15,8 @@ from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED
 from cowclip_merlin.system.processes import free_ports
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from measuring import probes, sync_watch
-from measuring.probes import STAGES, Prober
-from measuring.server_client import Answer, NoAnswer, ServerClient
-from measuring.sync_watch import Repeat, SyncWatch
+import watching
+from watching import STAGES, Answer, NoAnswer, Prober, Repeat, ServerClient, SyncWatch
 
 LONG = 30
 
@@ -56,7 +54,7 @@ class FakeClient:
 @pytest.fixture
 def pipeline(features, tmp_path, monkeypatch):
     """A prober with its logs, and the watch."""
-    monkeypatch.setattr(probes, "ServerClient", FakeClient)
+    monkeypatch.setattr(watching, "ServerClient", FakeClient)
     monkeypatch.setattr(FakeClient, "known", threading.Event())
     logs = [FileLog(tmp_path / name) for name in ("imp", "act", "ex", "syncs")]
     watch = SyncWatch(logs[3])
@@ -99,7 +97,7 @@ def test_a_probe(pipeline):
 
 
 def test_a_probe_that_nobody_serves_is_given_up(pipeline, monkeypatch):
-    monkeypatch.setattr(probes, "_LONGEST", 0.2)
+    monkeypatch.setattr(watching, "_LONGEST", 0.2)
     prober = pipeline[0]
     prober.start()
     wait_for(lambda: prober.given_up >= 2)
@@ -206,7 +204,7 @@ class Steps(Repeat):
 
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
-    monkeypatch.setattr(sync_watch, "_RETRY", 0.001)
+    monkeypatch.setattr(watching, "_RETRY", 0.001)
     steps = Steps([LogUnavailable("away")] * 3)
     steps.start()
     wait_for(lambda: steps.done > 2)

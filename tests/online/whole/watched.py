@@ -15,8 +15,7 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.tables.snapshot import load_snapshot
 from cowclip_merlin.training.run import set_up_tensorflow
-from measuring.server_client import NoAnswer, Requester, ServerClient
-from measuring.sync_watch import SyncWatch
+from watching import NoAnswer, Requester, ServerClient, SyncWatch
 
 AT_ONCE = 500  # events of a request
 UNKNOWN = 10  # one row in so many gets ids that no event has
