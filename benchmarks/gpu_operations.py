@@ -34,11 +34,7 @@ PARTS = ("check", "time", "epoch")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSettings(Settings):
-    """Settings of the run.
-
-    Raises:
-        InputError: if a value is out of range.
-    """
+    """Settings of the run."""
 
     parts: Sequence[str] = option(PARTS, "what to run: {choices}", choices=PARTS, nargs="+")
     rows: int = option(41_000_000, "rows of an epoch", at_least=1)
@@ -86,11 +82,7 @@ def verdict(result: JsonObject) -> str:
 
 
 def refuse_wrong(_: GpuSettings, result: JsonObject) -> None:
-    """End with an error if a check is wrong.
-
-    Raises:
-        InputError: if one is.
-    """
+    """End with an error if a check is wrong."""
     if wrong := result.get("wrong"):
         raise InputError(f"{len(wrong)} checks are wrong, the first of them: {wrong[0]}")
 

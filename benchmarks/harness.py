@@ -77,19 +77,13 @@ def program(flag: str, name: str) -> Path:
 class Benchmark:
     """A measurement as a command: options, settings, measurement, text and JSON.
 
-    Attributes:
-        settings: class of settings. If it has a field `device`, TensorFlow uses the chosen device.
-        measure: maps settings to a result for JSON.
-        text: maps a result to the text to print; or the columns of a table of its "results".
-        about: help text; None: the docstring of `measure`.
-        finish: is called with settings and result when all is written: it draws a figure, or raises
-            an `InputError` if the result is not as it must be.
+    `finish` is called when all is written: it draws a figure, or refuses the result.
     """
 
-    settings: type
-    measure: Callable[[Any], JsonObject]
-    text: Callable[[JsonObject], str] | Mapping[str, str]
-    about: str | None = None
+    settings: type  # if it has a field `device`, TensorFlow uses the chosen device
+    measure: Callable[[Any], JsonObject]  # of the settings
+    text: Callable[[JsonObject], str] | Mapping[str, str]  # or columns of a table of "results"
+    about: str | None = None  # help text; None: the docstring of `measure`
     finish: Callable[[Any, JsonObject], None] | None = None
 
     def parser(self, script: str = "") -> argparse.ArgumentParser:
@@ -103,12 +97,7 @@ class Benchmark:
         return parser
 
     def main(self, arguments: Sequence[str] | None = None, script: str = "") -> None:
-        """Measure, print and write JSON; print an error in one line.
-
-        Args:
-            arguments: arguments of the command line; None: those of the process.
-            script: name of the script with the word that chose this part of it.
-        """
+        """Measure, print and write JSON; print an error in one line."""
         parser = self.parser(script)
         words = sys.argv[1:] if arguments is None else arguments
         with one_line_errors([x for each in parser._actions for x in each.option_strings], words):
@@ -143,17 +132,11 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Several measurements in one script: the first word of the command line chooses one.
+    """Several measurements in one script: the first word of the command line chooses one."""
 
-    Attributes:
-        about: help text, the docstring of the script.
-        script: name of the script.
-        parts: first word -> module and name of its `Benchmark`; only the chosen one is imported.
-    """
-
-    about: str | None
+    about: str | None  # the docstring of the script
     script: str
-    parts: Mapping[str, str]
+    parts: Mapping[str, str]  # word -> module and name of its `Benchmark`, imported if chosen
 
     def part(self, name: str) -> Benchmark:
         """Import a measurement."""
@@ -177,15 +160,7 @@ def _parser(about: str | None, script: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def one_line_errors(options: Collection[str], argv: Sequence[str]) -> Iterator[None]:
-    """Exit with one line on stderr if the input is wrong or after Ctrl-C.
-
-    Args:
-        options: those of the command.
-        argv: what was typed.
-
-    Raises:
-        SystemExit: with code 2 for wrong input, 130 after an interrupt.
-    """
+    """Exit with one line on stderr: with 2 if the input is wrong, with 130 after Ctrl-C."""
     try:
         yield
         sys.stdout.flush()
@@ -207,12 +182,7 @@ def exit_with(code: int, line: str) -> NoReturn:
 
 
 def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
-    """Check before the measurement that output files can be written; None is not requested.
-
-    Raises:
-        InputError: if a file cannot be written, exists already, or is given twice, or if there is
-            none to replace.
-    """
+    """Refuse before the measurement files that cannot be written, or are given twice."""
     given = [file for file in files if file is not None]
     if overwrite and not given:
         raise InputError("--overwrite has no effect without a file to write; remove it")
@@ -256,10 +226,7 @@ def in_turn(
 ) -> dict[Key, list[Value]]:
     """Call every case once in each round, so that a slow minute affects every case.
 
-    Args:
-        cases: name -> function to call.
-        rounds: number of values for each case.
-        warm_up: number of earlier rounds, whose values are dropped.
+    The values of the warm-up rounds before are dropped.
 
     >>> numbers = iter(range(9))
     >>> in_turn({"a": lambda: next(numbers), "b": lambda: next(numbers)}, 2, warm_up=1)
@@ -306,12 +273,7 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def markdown(head: Sequence[str], alignment: str, rows: Iterable[Sequence[str]]) -> str:
-    """Format a table.
-
-    Args:
-        head: names of the columns.
-        alignment: alignment of each column, "l" or "r".
-        rows: cells of each row.
+    """Format a table, whose columns are aligned to the left or right: "l" or "r".
 
     >>> print(markdown(["who", "rows/s"], "lr", [("step", "12")]))
     | who | rows/s |
@@ -338,16 +300,7 @@ def table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def output_of(what: str, command: Sequence[object], **options: Any) -> str:
-    """Run a command, and return what it prints.
-
-    Args:
-        what: name in the error.
-        command: program and arguments.
-        options: of `subprocess.run`.
-
-    Raises:
-        InputError: if it fails; the message has the last line of its errors.
-    """
+    """Run a command, and return what it prints; an `InputError` has its last words."""
     done = subprocess.run([str(x) for x in command], capture_output=True, text=True, **options)
     if done.returncode:
         raise InputError(f"{what} failed: {last_line(done.stderr)}")
@@ -359,17 +312,9 @@ def answer_of(
 ) -> JsonObject:
     """Run a module of `contestants` with another Python, and return its last line, a JSON object.
 
-    Args:
-        what: name in the error.
-        python: of the module's environment.
-        module: its name. As a file, deepctr.py would hide the package deepctr.
-        words: its arguments.
-        log: file for what it prints.
-        options: of `subprocess.run`.
-
-    Raises:
-        InputError: if it fails; the message has the last line of its errors.
+    `log` takes what it prints; an `InputError` has the last line of its errors.
     """
+    # As a module: as a file, deepctr.py would hide the package deepctr.
     command = [str(python), "-m", f"contestants.{module}", *map(str, words)]
     # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
     quiet = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -389,15 +334,7 @@ def last_line(text: str) -> str:
 
 
 def run_timed(command: Sequence[str], log: Path) -> tuple[float, float, float]:
-    """Measure the seconds, the peak memory in MB and the CPU seconds of one process.
-
-    Args:
-        command: command of the process.
-        log: file for its output.
-
-    Raises:
-        InputError: if the process failed; the message has its last line.
-    """
+    """Measure the seconds, the peak memory in MB and the CPU seconds of one process."""
     started = time.perf_counter()
     with log.open("w", encoding="utf-8") as words:
         # In a separate process group, so that only this process receives Ctrl-C.

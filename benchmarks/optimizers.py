@@ -24,7 +24,6 @@ All run with OMP_WAIT_POLICY=PASSIVE, without which threads of PyTorch spin wher
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
 import sys
@@ -36,7 +35,6 @@ from pathlib import Path
 from contestants.optimizers import COLUMNS, CONTESTANTS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
-from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.types import JsonObject
 from harness import Benchmark, answer_of, in_turn, markdown, program
 
@@ -66,9 +64,6 @@ class OptimizerSettings(Settings):
     rounds: int = option(3, "turns of every contestant", at_least=1)
     warm_up: int = option(3, "steps before the clock starts", at_least=1)
     steps: int = option(20, "steps of a turn", at_least=1)
-    csv: Path | None = option(
-        None, "also write the turns to this file", kind=Path, metavar="FILE", output=True
-    )
 
     def __post_init__(self) -> None:
         """Refuse an environment that is not there."""
@@ -148,21 +143,7 @@ def text(result: JsonObject) -> str:
     return markdown(head, "l" + "rrr" * len(sizes), rows)
 
 
-def write_csv(settings: OptimizerSettings, result: JsonObject) -> None:
-    """Write a line for each turn."""
-    if settings.csv is None:
-        return
-    with atomic_write(settings.csv) as temporary, temporary.open("w", encoding="utf-8") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("optimizer", "ids", "round", "ms", "cpu_ms", "flush_cpu_ms"))
-        for row in result["results"]:
-            for number, times in enumerate(zip(*row["turns"].values()), 1):
-                lines.writerow((row["contestant"], row["ids"], number, *times))
-
-
-BENCHMARK = Benchmark(
-    about=__doc__, settings=OptimizerSettings, measure=compare, text=text, finish=write_csv
-)
+BENCHMARK = Benchmark(about=__doc__, settings=OptimizerSettings, measure=compare, text=text)
 
 if __name__ == "__main__":
     BENCHMARK.main()

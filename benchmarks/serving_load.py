@@ -85,11 +85,7 @@ class SyncedModel:
 
     Each sync sends a part of the known ids again, with unchanged values, and as many new ids. It
     removes the new ids whose time is over. So servers work as after training, and answers stay the
-    same.
-
-    Attributes:
-        requests: rows of the log as JSON objects; some ids are absent.
-        expected: the probability of each request, float32.
+    same. `requests` are rows of the log as JSON, `expected` their probabilities.
     """
 
     def __init__(self, folder: Path, *, events: int, rows: int, seed: int) -> None:
@@ -233,19 +229,12 @@ class LoadSettings(Settings):
 
 
 class Case(NamedTuple):
-    """One load.
+    """One load."""
 
-    Attributes:
-        events: of each request.
-        connections: at one time.
-        synced: whether the model is synced meanwhile.
-        begins: whether the trainer starts again meanwhile, so that the server loads a snapshot.
-    """
-
-    events: int
-    connections: int
-    synced: bool = True
-    begins: bool = False
+    events: int  # of each request
+    connections: int  # at one time
+    synced: bool = True  # the model is synced meanwhile
+    begins: bool = False  # the trainer starts again meanwhile, and the server loads a snapshot
 
 
 CASES = (
@@ -263,10 +252,7 @@ CASES = (
 class Server:
     """`cowclip online serve` on a free port, and a client that checks its answers.
 
-    Attributes:
-        answers: that were right.
-        wrong: answers that differ by more than 1e-6, and other responses than 503.
-        oldest_sync: largest age of the last sync that the server told, in seconds.
+    `wrong` counts those that differ by more than 1e-6, and other responses than 503.
     """
 
     def __init__(self, processes: Processes, log: Path, *options: str) -> None:

@@ -58,17 +58,7 @@ MILLISECONDS = {
 def timed(
     cases: Cases, rounds: int, *, base: Callable[[Case], Case], warm_up: int = 1
 ) -> list[JsonObject]:
-    """Measure the cases in turn.
-
-    Args:
-        cases: what is measured.
-        rounds: turns of each that count.
-        base: maps a case to the one that it is compared with, round by round.
-        warm_up: earlier rounds, which do not count.
-
-    Returns:
-        For each case its median, range and rounds, and the median ratio to its base.
-    """
+    """Measure the cases in turn: median, range, rounds, and the median ratio to a base case."""
     found = in_turn(cases, rounds, warm_up=warm_up)
     return [
         case._asdict()

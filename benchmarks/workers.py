@@ -2,13 +2,7 @@
 
 A generated Criteo-format log is prepared once in --work. For every case, `cowclip train` trains a
 DeepFM with the update `exact` on this machine, one case after the other. Milliseconds per step are
-the median of the epochs after the first one. The bytes are those that the run logs. Beside them is
-the formula without padding, for u distinct ids in a worker's part of a batch (the largest of the
-workers, mean over the steps) and rows of d + 1 numbers:
-
-- mirrored: (N - 1) u (8 + 4 (d + 1))
-- sharded: (N - 1) / N u (8 + 8 (d + 1))
-- both: 2 (N - 1) / N * 4 bytes for each dense weight
+the median of the epochs after the first one. The bytes are those that the run logs.
 
 All processes share the cores of this machine, so the speed-up says what the exchange costs, not
 what several machines gain.
@@ -19,7 +13,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -27,26 +21,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import numpy as np
-
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.on_data.run_tables import dense_parameters
-from cowclip_merlin.loading import batches, open_columns, steps_per_epoch
+from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training.run_logs import epoch_seconds, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.types import Array, JsonObject
-from cowclip_merlin.workers import Workers
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
-from harness import Benchmark, batch_sizes, in_turn, markdown, output_of
+from harness import Benchmark, batch_sizes, in_turn, output_of
 
 RUN_TABLES = {"mirrored": "fused", "sharded": "sharded"}
 """Name of the tables on the pages -> value of `cowclip train --tables`."""
 MODEL = RunSettings(model="deepfm", batch_size=1)
 SENT = re.compile(r"sent ([\d.]+) MB a step to \d+ other workers")
-ID_AND_COUNT = 8
-"""Bytes of an id and its count, which travel with every row."""
 
 
 class Case(NamedTuple):
@@ -115,53 +103,6 @@ def read_logs(folder: Path, case: Case, rows: int, epochs: int) -> Logged:
     return Logged([1000 * each / steps for each in seconds[1:]], sent[1:])
 
 
-def largest_distinct(ids: Array, batches: Iterable[Array], workers: int) -> float:
-    """Return u: the distinct ids of a worker's part of a batch.
-
-    It is the largest of the workers, as all pad to that, and the mean over the batches.
-
-    >>> largest_distinct(np.array([[1, 2], [1, 3], [1, 2], [1, 2]]), [np.arange(4)], 2)
-    3.0
-    """
-    group = [Workers(rank, ("",) * workers) for rank in range(workers)]
-    return float(
-        statistics.mean(
-            max(len(np.unique(ids[batch[slice(*each.part_of(len(batch)))]])) for each in group)
-            for batch in batches
-        )
-    )
-
-
-def row_bytes(tables: str, distinct: float, workers: int, dim: int) -> float:
-    """Return the bytes of ids, counts, rows and gradients that a worker sends, without padding.
-
-    The wide part has one number for every id besides the embedding of `dim` numbers.
-
-    >>> row_bytes("mirrored", 100, 3, 10), row_bytes("sharded", 90, 3, 10)
-    (10400.0, 5760.0)
-    """
-    others, numbers = workers - 1, 4 * (dim + 1)
-    if tables == "mirrored":  # sums of gradients, to all others
-        return float(others * distinct * (ID_AND_COUNT + numbers))
-    # Ids one way, rows back, gradients the first way again; a worker keeps its own ids.
-    return others / workers * distinct * (ID_AND_COUNT + 2 * numbers)
-
-
-def distinct_in_runs(data: PreparedData, settings: WorkerSettings) -> dict[tuple[int, int], float]:
-    """Return u for each batch size and number of workers, over the counted epochs of a run."""
-    sizes = [data.cardinalities[name] for name in data.categorical]
-    offsets = np.cumsum([0, *sizes])[:-1].astype(np.int32)
-    ids, found = np.asarray(open_columns(data, "train").ids) + offsets, {}
-    for batch, workers in product(settings.batches, settings.workers):
-        every = (
-            part
-            for epoch in range(1, settings.epochs)
-            for part in batches(data.rows["train"], batch, seed=MODEL.seed, epoch=epoch)
-        )
-        found[batch, workers] = largest_distinct(ids, every, workers)
-    return found
-
-
 def prepared(work: Path, rows: int, batches: Sequence[int]) -> PreparedData:
     """Open the prepared log of this size; create it if it is missing.
 
@@ -190,57 +131,36 @@ def measure(settings: WorkerSettings) -> JsonObject:
     every = product(settings.batches, RUN_TABLES, settings.workers)
     turns = {case: partial(train, case, data, settings) for case in (Case(*x) for x in every)}
     runs = {case: logged for case, (logged,) in in_turn(turns, 1).items()}
-    dense = dense_parameters(MODEL.model, "deep")
-    distinct = distinct_in_runs(data, settings)
     return {
         "what": "training with several workers",
         "rows": data.rows["train"],
         "ids": sum(data.tables.values()),
         "epochs": settings.epochs,
-        "dense_weights": dense,
-        "results": [
-            _result(case, runs, distinct[case.batch, case.workers], dense) for case in runs
-        ],
+        "results": [_result(case, runs) for case in runs],
     }
 
 
-def _result(case: Case, runs: Mapping[Case, Logged], distinct: float, dense: int) -> JsonObject:
-    """Compare a case with a worker alone and with the formula; a worker alone has no ratios."""
+def _result(case: Case, runs: Mapping[Case, Logged]) -> JsonObject:
+    """Compare a case with a worker alone."""
     mine, first = (statistics.median(runs[x].step_ms) for x in (case, case._replace(workers=1)))
-    sent = statistics.mean(runs[case].sent or [0.0])
-    rows = row_bytes(case.tables, distinct, case.workers, MODEL.embedding_dim)
-    weights = 2 * (case.workers - 1) / case.workers * 4 * dense  # of an all-reduce in a ring
-    alone = case.workers == 1
     return {
         **case._asdict(),
         "ms_per_step": mine,
         "epochs_ms": runs[case].step_ms,
         "speed_up": first / mine,
-        "distinct": distinct,
-        "sent_bytes": sent,
-        "formula_bytes": rows + weights,
-        "ratio": None if alone else sent / (rows + weights),
-        "ratio_of_rows": None if alone else (sent - weights) / rows,
+        "mb_per_step": statistics.mean(runs[case].sent or [0.0]) / 1e6,
     }
 
 
-def text(result: JsonObject) -> str:
-    """Format the result: one row for each case."""
-    head = (
-        "batch", "tables", "workers", "ms per step", "speed-up", "MB per step", "formula, MB",
-        "measured / formula", "rows alone",
-    )  # fmt: skip
-    rows = []
-    for r in result["results"]:
-        cells = [f"{r[name] / 1e6:.3f}" for name in ("sent_bytes", "formula_bytes")]
-        cells += [f"{r[name] or 0:.3f}" for name in ("ratio", "ratio_of_rows")]
-        cells = cells if r["workers"] > 1 else [""] * 4
-        first = (f"{r['batch']:,}", r["tables"], str(r["workers"]))
-        rows.append((*first, f"{r['ms_per_step']:.1f}", f"{r['speed_up']:.2f}", *cells))
-    return markdown(head, "rlrrrrrrr", rows)
-
-
-BENCHMARK = Benchmark(about=__doc__, settings=WorkerSettings, measure=measure, text=text)
+COLUMNS = {
+    "batch": "{batch:,}",
+    "tables": "{tables}",
+    "workers": "{workers}",
+    "ms per step": "{ms_per_step:.1f}",
+    "speed-up": "{speed_up:.2f}",
+    "MB per step": "{mb_per_step:.3f}",
+}
+BENCHMARK = Benchmark(about=__doc__, settings=WorkerSettings, measure=measure, text=COLUMNS)
 
 if __name__ == "__main__":
     BENCHMARK.main()

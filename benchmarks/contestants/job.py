@@ -22,39 +22,22 @@ SCORING_BATCH = 16384
 # Not keyword-only, which needs Python 3.10.
 @dataclass(frozen=True)
 class Job:
-    """One training run of one contestant.
+    """One training run of one contestant; what follows `init_std` is only for CowClip."""
 
-    Attributes:
-        rows_file: the rows, as `write_rows` wrote them; for HugeCTR a prepared folder.
-        predictions: .npy file for the click probabilities of the held-out rows.
-        batch: rows per step.
-        epochs: passes over the training rows.
-        lr: learning rate of Adam; with CowClip, of all weights except the embeddings.
-        embedding_dim: length of an embedding.
-        widths: of the hidden layers.
-        seed: seed of initialization and row order.
-        init_std: standard deviation of the initial embeddings; HugeCTR has another distribution.
-        embedding_lr: learning rate of the embeddings, here and below only for CowClip.
-        l2: penalty of the embeddings.
-        r: clip threshold relative to the norm of the row.
-        zeta: lower bound of the row norm, per coordinate.
-        warmup_epochs: epochs in which `lr` rises from 0.
-    """
-
-    rows_file: Path
-    predictions: Path
+    rows_file: Path  # of `write_rows`; for HugeCTR a prepared folder
+    predictions: Path  # .npy file for the click probabilities of the held-out rows
     batch: int
     epochs: int
-    lr: float
+    lr: float  # of Adam; with CowClip, of all weights except the embeddings
     embedding_dim: int
-    widths: tuple[int, ...]
-    seed: int
-    init_std: float = 0.0
+    widths: tuple[int, ...]  # of the hidden layers
+    seed: int  # of initialization and row order
+    init_std: float = 0.0  # of the embeddings; HugeCTR has another distribution
     embedding_lr: float = 0.0
     l2: float = 0.0
     r: float = 0.0
     zeta: float = 0.0
-    warmup_epochs: float = 0.0
+    warmup_epochs: float = 0.0  # in which `lr` rises from 0
 
     def text(self) -> str:
         """Return the job as JSON, the last word of a contestant's command line."""
@@ -69,19 +52,12 @@ def read_job(text: str) -> Job:
 
 
 class Rows(NamedTuple):
-    """Rows of a log, without labels for the test.
+    """Rows of a log, without labels for the test."""
 
-    Attributes:
-        ids: [n, F], the columns in `field_rows`' order.
-        numbers: [n, C].
-        label: [n], 0 or 1; empty for the test rows.
-        field_rows: [F], one above the largest id of each column.
-    """
-
-    ids: np.ndarray
-    numbers: np.ndarray
-    label: np.ndarray
-    field_rows: np.ndarray
+    ids: np.ndarray  # [n, F], the columns in `field_rows`' order
+    numbers: np.ndarray  # [n, C]
+    label: np.ndarray  # [n], 0 or 1; empty for the test rows
+    field_rows: np.ndarray  # [F], one above the largest id of each column
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return both kinds of columns by name."""
@@ -107,11 +83,7 @@ def read_rows(file: Path) -> tuple[Rows, Rows]:
 
 
 class Clock:
-    """Measures rows per second after the warm-up steps.
-
-    Args:
-        wait: function that waits until the device has finished all work.
-    """
+    """Measures rows per second after the warm-up steps; `wait` waits for the device."""
 
     def __init__(self, wait: Callable[[], Any] = lambda: None) -> None:
         self._wait, self._step, self._rows, self._started = wait, 0, 0, 0.0

@@ -1,18 +1,12 @@
-"""What benchmarks compute themselves: ids in larger tables, formulas."""
-
-from itertools import pairwise
+"""What benchmarks make themselves: ids in larger tables, trainings with workers."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.cli import build_parser
 from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
-
-DIM = 3
 
 
 @pytest.fixture(scope="module")
@@ -37,44 +31,6 @@ def test_ids_are_spread_one_to_one_within_their_fields(load):
         assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})
 
 
-def parts_of(ids, workers):
-    """The ids of every worker, row by row."""
-    edges = [len(ids) * rank // workers for rank in range(workers + 1)]
-    return [{int(i) for row in ids[a:b] for i in row} for a, b in pairwise(edges)]
-
-
-def messages(tables, parts, dim):
-    """Bytes that each worker sends, counted message by message, without padding."""
-    sent, workers = [0] * len(parts), range(len(parts))
-    for here in workers:
-        for there in workers:
-            if here == there:
-                continue
-            if tables == "mirrored":
-                sent[here] += sum(4 + 4 + 4 * (dim + 1) for _ in parts[here])
-                continue
-            for i in parts[here]:
-                if i % len(parts) == there:
-                    sent[here] += 4 + 4  # id and count to the worker that has the row
-                    sent[there] += 4 * (dim + 1)  # the row back
-                    sent[here] += 4 * (dim + 1)  # its gradient
-    return sent
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5))
-def test_bytes_are_the_messages_of_the_largest_worker(workers, seed, rows, count):
-    ids = np.random.default_rng(seed).integers(0, 50, (rows, 4))
-    parts = parts_of(ids, count)
-    distinct = workers.largest_distinct(ids, [np.arange(rows)], count)
-    assert distinct == max(map(len, parts))
-    assert workers.row_bytes("mirrored", distinct, count, DIM) == max(
-        messages("mirrored", parts, DIM)
-    )
-    every = np.arange(10 * count)  # every worker reads all rows: this formula is exact, too
-    sent = messages("sharded", [set(every.tolist())] * count, DIM)
-    assert sent == [pytest.approx(workers.row_bytes("sharded", len(every), count, DIM))] * count
-
-
 def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
     unread = {n: 0.5 for n in run_logs.METRICS if not n.startswith("validation_")}
     rows = [
@@ -88,7 +44,7 @@ def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
     assert found.step_ms == pytest.approx([100, 300]) and found.sent == [2.5e6] * 2
 
 
-def test_runs_are_trained_as_the_formulas_assume(workers):
+def test_runs_are_trained_with_the_settings_of_their_case(workers):
     for tables, value in (("mirrored", "fused"), ("sharded", "sharded")):
         words = workers.train_words(workers.Case(64, tables, 3), "DATA", "RUN", 4)
         args = build_parser().parse_args(words)

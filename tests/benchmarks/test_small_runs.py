@@ -38,8 +38,7 @@ def check_days(result):
 
 def check_workers(result):
     for r in result["results"]:
-        assert r["ms_per_step"] > 0 and (r["ratio"] is None) == (r["workers"] == 1)
-        assert (r["ratio"] or 1) > 0.9, "a run sends at least what the formula says"
+        assert r["ms_per_step"] > 0 and (r["mb_per_step"] > 0) == (r["workers"] > 1)
 
 
 def check_vocabulary(result):
@@ -64,9 +63,6 @@ def check_diagnostics(result):
 
 
 def check_optimizers(result):
-    names = [r["contestant"] for r in result["results"]]
-    lines = [line.split(",") for line in Path("a.csv").read_text("utf-8").splitlines()]
-    assert [line[0] for line in lines] == ["optimizer", *np.repeat(names, 2)]
     for row in result["results"]:
         assert row["ms"] > 0 and row["cpu_ms"] == pytest.approx(np.mean(row["turns"]["cpu_ms"]))
 
@@ -86,7 +82,7 @@ RUNS = {
         ["| 500 | mirrored | 1 |", "| 500 | sharded | 2 |"],
     ),
     "optimizers": (
-        "--ids 2600 --rounds 2 --steps 2 --csv a.csv --contestants " + OPTIMIZERS,
+        "--ids 2600 --rounds 2 --steps 2 --contestants " + OPTIMIZERS,
         ["| keras2-exact |", "| keras2-adam |", "2,600 ids: ms"],
     ),
     "step vocabulary": (
