@@ -53,17 +53,13 @@ _RECENT = 10.0  # seconds whose AUC the status shows
 
 
 class Scores:
-    """Impressions that models scored at the same moment, before their clicks were known.
-
-    Attributes:
-        clicked: keys of all clicks so far.
-    """
+    """Impressions that models scored at the same moment, before their clicks were known."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._keys: list[Hashable] = []
         self._scores: dict[str, list[float]] = {name: [] for name in (ONLINE, FROZEN, BEST)}
-        self.clicked: set[Hashable] = set()
+        self.clicked: set[Hashable] = set()  # keys of all clicks so far
 
     def add(self, keys: Sequence[Hashable], scores: Mapping[str, Sequence[float]]) -> None:
         """Add impressions, with the scores of each model."""
@@ -95,15 +91,8 @@ class Scores:
 class Watch:
     """Looks at the parts from time to time, and remembers the numbers.
 
-    Args:
-        settings: of the demo.
-        logs: between the parts.
-        features: features file of the stream.
-        frozen: log that takes the syncs until `freeze`.
-
-    Attributes:
-        start: of the events, seconds since 1970.
-        frozen_after: seconds after the start at which one server got its last sync.
+    The log `frozen` takes the syncs until `freeze`, `frozen_after` seconds after the `start` of the
+    events.
     """
 
     def __init__(self, settings: DemoSettings, logs: Logs, features: Path, frozen: str) -> None:
@@ -239,15 +228,7 @@ class Watch:
         return lines
 
     def result(self, *, killed: float | None, snapshot: int) -> JsonObject:
-        """Return all numbers.
-
-        Args:
-            killed: when the trainer was killed, seconds since 1970.
-            snapshot: events in the snapshot with which it started again.
-
-        Raises:
-            InputError: no server had a model that was synced.
-        """
+        """Return all numbers, after a kill of the trainer and its start from a snapshot."""
         self.read_clicks()
         settings, start = self._settings, self.start
         # Later clicks may be missing.
@@ -295,12 +276,8 @@ def kill_cost(
 ) -> JsonObject | None:
     """Return what a kill of the trainer cost; None if no sync came before or after it.
 
-    Args:
-        models: that a server had, in their order.
-        start: of the events, seconds since 1970.
-        killed: when the trainer was killed.
-        snapshot: events in the snapshot with which it started again.
-        rate: events per second; with no more of them waiting, it has caught up.
+    `models` are those that a server had, `snapshot` the events in the snapshot with which it
+    started again. With no more than a second's events waiting, it has caught up.
     """
     before = [x for x in models if x["synced"] <= killed]
     after = [x for x in models if before and x["generation"] > before[-1]["generation"]]
@@ -322,13 +299,7 @@ def _rate(models: Sequence[JsonObject]) -> float:
 
 
 class Demo:
-    """One run of the demo.
-
-    Args:
-        settings: of the demo.
-        work: new or empty folder for all its files.
-        status: shows the state.
-    """
+    """One run of the demo, in a new or empty folder."""
 
     def __init__(
         self, settings: DemoSettings, work: Path, status: StatusBlock | None = None
@@ -417,15 +388,7 @@ class Demo:
 
 
 def run_demo(settings: DemoSettings, work: str | Path) -> str:
-    """Run the demo; return what it shows at the end.
-
-    Args:
-        settings: of the demo.
-        work: new or empty folder for all its files.
-
-    Raises:
-        InputError: the folder is not empty, or a part has failed.
-    """
+    """Run the demo in a new or empty folder; return what it shows at the end."""
     work = Path(work)
     with signal_handler([signal.SIGHUP], _hang_up):
         result = Demo(settings, work).run()

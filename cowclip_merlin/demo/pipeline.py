@@ -117,19 +117,12 @@ SYNCS = "syncs"
 
 @dataclass(frozen=True)
 class Logs:
-    """Addresses of the logs between the parts.
+    """Addresses of the logs between the parts."""
 
-    Attributes:
-        impressions: events without labels.
-        actions: clicks.
-        examples: joined events.
-        syncs: from the trainer to the servers.
-    """
-
-    impressions: str
-    actions: str
-    examples: str
-    syncs: str
+    impressions: str  # events without labels
+    actions: str  # clicks
+    examples: str  # joined events
+    syncs: str  # from the trainer to the servers
 
 
 def make_logs(settings: DemoSettings, processes: Processes, work: Path) -> Logs:
@@ -215,13 +208,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to thi
 
 
 def ask(port: int, path: str, body: JsonObject | None = None) -> JsonObject | None:
-    """Ask a server of this machine; None without an answer, or without a model.
-
-    Args:
-        port: of the server.
-        path: such as "/v1/status".
-        body: for POST; None: GET.
-    """
+    """Ask a server of this machine, by POST if there is a body; None without answer or model."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
@@ -240,23 +227,7 @@ def _has_model(port: int, meanwhile: Callable[[], None]) -> bool:
 
 
 class Pipeline:
-    """All parts, each a process.
-
-    Args:
-        settings: of the demo.
-        processes: where the parts are started.
-        logs: between the parts.
-        features: features file of the stream.
-        work: folder for the joiner's state and the trainer's run.
-        joiner_options: further options of `cowclip online join`.
-        trainer_options: further options of `cowclip online train`.
-
-    Attributes:
-        ports: of the servers.
-        servers: their processes.
-        trainer: its process.
-        joiner: its process.
-    """
+    """All parts, each a process; `work` takes the joiner's state and the trainer's run."""
 
     def __init__(
         self,
@@ -293,14 +264,7 @@ class Pipeline:
         return port
 
     def wait_for_servers(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Wait until all servers have the model of the trainer's first sync.
-
-        Args:
-            meanwhile: is called often.
-
-        Raises:
-            InputError: a process has ended, or it took too long.
-        """
+        """Wait until all servers have the trainer's first sync; `meanwhile` is called often."""
         for port, server in zip(self.ports, self.servers, strict=True):
             self._processes.wait_until(
                 f"the model of {server.name}", partial(_has_model, port, meanwhile)

@@ -25,13 +25,9 @@ _HIDDEN = ("COWCLIP_TOKEN",)
 
 
 class Process:
-    """One process, whose output goes to a file.
+    """One process, whose output goes to a file; `may_finish`: it may end by itself, with success.
 
-    Args:
-        name: for messages.
-        command: program and arguments.
-        log: file for its output; a process that is started again appends to it.
-        may_finish: whether it may end by itself, with success.
+    A process that is started again appends to its file.
     """
 
     def __init__(
@@ -93,11 +89,7 @@ class Process:
             wait_or_kill(self._popen, seconds)
 
     def check(self) -> None:
-        """Raise an error if the process has ended although nobody asked it to.
-
-        Raises:
-            InputError: with the last line that it wrote.
-        """
+        """Raise an `InputError` with its last line if it has ended although nobody asked it to."""
         if self._popen is None or self.is_running or self._meant_to_end:
             return
         if self._popen.returncode == 0 and self.may_finish:
@@ -109,11 +101,7 @@ class Process:
 
 
 class Processes:
-    """All processes of the demo, as a context that ends them.
-
-    Args:
-        logs: folder for the files of their output.
-    """
+    """All processes of the demo, as a context that ends them; `logs` takes their output."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -132,25 +120,12 @@ class Processes:
         return self.start(name, command, may_finish=may_finish)
 
     def check(self) -> None:
-        """Raise an error if one has ended although nobody asked it to.
-
-        Raises:
-            InputError: with its name and the last line that it wrote.
-        """
+        """Raise an `InputError` if one has ended although nobody asked it to."""
         for process in self.all:
             process.check()
 
     def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 600) -> None:
-        """Wait until a condition is true.
-
-        Args:
-            what: is waited for, for the message.
-            condition: is asked often.
-            seconds: to wait at most.
-
-        Raises:
-            InputError: a process has ended, or it took too long.
-        """
+        """Wait until a condition is true, or say what has ended, or took too long."""
         until = time.monotonic() + seconds
         while not condition():
             self.check()

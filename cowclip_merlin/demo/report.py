@@ -33,23 +33,14 @@ _MODELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Accounts:
-    """Where each impression went.
+    """Where each impression went."""
 
-    Attributes:
-        impressions: in their log, without repeats.
-        clicks: in their log.
-        examples: in the log of examples.
-        due: impressions whose window was over at the end.
-        lost: those of them without an example.
-        repeated: examples of a key that has one before; a late click makes one of its own.
-    """
-
-    impressions: int
+    impressions: int  # in their log, without repeats
     clicks: int
     examples: int
-    due: int
-    lost: int
-    repeated: int
+    due: int  # impressions whose window was over at the end
+    lost: int  # those of them without an example
+    repeated: int  # examples of a key that has one before; a late click makes one of its own
 
 
 def take_stock(
@@ -63,13 +54,8 @@ def take_stock(
 ) -> Accounts:
     """Read all logs, and count by keys.
 
-    Args:
-        features: names of the columns.
-        impressions: log of impressions.
-        actions: log of clicks.
-        examples: log of the joined examples.
-        window: seconds of event time after which an impression must have its example.
-        read: examples among which to count the repeated ones; None: all.
+    An impression must have its example `window` seconds of event time later. Repeated examples are
+    counted among the first `read` ones.
     """
     key, time = features.key, features.time
     shown = {row[key]: row[time] for row in _rows(impressions)}
@@ -95,12 +81,7 @@ def _rows(log: MessageLog) -> Iterator[JsonObject]:
 
 
 def draw(result: Mapping[str, Json], path: Path) -> None:
-    """Draw AUC, rows, and the age of the newest event that a server knows, over time.
-
-    Args:
-        result: the demo's numbers, as in demo.json.
-        path: SVG file to write.
-    """
+    """Draw AUC, rows, and the age of the newest event that a server knows, over time."""
     with figure_settings():
         figure = new_figure(9.0, 5.4)
         top, bottom = figure.subfigures(2, 1)
@@ -178,75 +159,44 @@ def percentiles(values: Sequence[float], *percents: float) -> JsonObject:
 
 def table_text(result: Mapping[str, Json]) -> str:
     """Return the table that the demo prints at its end."""
-    return "\n".join(
-        [
-            *_event_lines(result),
-            *_time_lines(result["event_age"], result["requests"]),
-            *_auc_lines(result["auc"]),
-            *_row_lines(result),
-            *_kill_lines(result["kill"], result["accounts"]),
-        ]
-    )
+    lines: list[str] = []
 
+    def tell(name: str, words: str) -> None:
+        lines.append(f"{name:<17}{words}".rstrip())
 
-def _event_lines(result: Mapping[str, Json]) -> list[str]:
     accounts, rate = result["accounts"], result["events_per_second"]
-    return [
-        _line("events", f"{accounts['impressions']:,} impressions, {accounts['clicks']:,} clicks"),
-        _line("", f"{rate['produced']:,.0f} a second produced, {rate['trained']:,.0f} trained"),
-    ]
-
-
-def _time_lines(age: Mapping[str, Json], requests: Mapping[str, Json]) -> list[str]:
-    lines = []
+    age, requests = result["event_age"], result["requests"]
+    auc, kill, model = result["auc"], result["kill"], result["models"][-1]
+    tell("events", f"{accounts['impressions']:,} impressions, {accounts['clicks']:,} clicks")
+    tell("", f"{rate['produced']:,.0f} a second produced, {rate['trained']:,.0f} trained")
     if age["p50"] is not None:
         words = f"{age['p50']:.1f} s old p50, {age['p95']:.1f} s p95"
-        lines.append(_line("event to served", f"the newest event that a server knows: {words}"))
+        tell("event to served", f"the newest event that a server knows: {words}")
     if requests["p50"] is not None:
-        words = (
-            f"to score new impressions: {requests['p50']:.1f} ms p50, {requests['p99']:.1f} ms p99"
-        )
-        lines.append(_line("a request", f"{words}; {requests['unanswered']} without an answer"))
-    return lines
-
-
-def _auc_lines(auc: Mapping[str, Json]) -> list[str]:
-    names = {ONLINE: "updated all the time", FROZEN: "not updated any more", BEST: "best possible"}
+        words = f"{requests['p50']:.1f} ms p50, {requests['p99']:.1f} ms p99"
+        unanswered = f"{requests['unanswered']} without an answer"
+        tell("a request", f"to score new impressions: {words}; {unanswered}")
     words = f"of {auc['impressions']:,} impressions since the last update of the second model"
-    lines = [_line("AUC", words)]
+    tell("AUC", words)
+    names = {ONLINE: "updated all the time", FROZEN: "not updated any more", BEST: "best possible"}
     for name, words in names.items():
         value = auc["whole"][name]
-        shown = "-" if value is None else f"{100 * value:6.2f} %"
-        lines.append(_line("", f"  {words:<22}{shown}"))
-    return lines
-
-
-def _row_lines(result: Mapping[str, Json]) -> list[str]:
-    model, memory = result["models"][-1], result["memory"]
-    words = ", ".join(f"{name} {size:,.0f}" for name, size in memory.items())
+        tell("", f"  {words:<22}{'-' if value is None else f'{100 * value:6.2f} %'}")
     held, expired = model["rows"], model["expired"]
-    counts = f"{held + expired:,} admitted, {expired:,} expired, {held:,} held"
-    return [_line("rows", counts), _line("memory, MB", words)]
-
-
-def _kill_lines(kill: Mapping[str, Json] | None, accounts: Mapping[str, Json]) -> list[str]:
+    tell("rows", f"{held + expired:,} admitted, {expired:,} expired, {held:,} held")
+    sizes = (f"{name} {size:,.0f}" for name, size in result["memory"].items())
+    tell("memory, MB", ", ".join(sizes))
     if kill is None:
-        lines = [_line("trainer killed", "no syncs came after it")]
+        tell("trainer killed", "no syncs came after it")
     else:
         caught = kill["caught_up_after"]
         words = f"up to date {caught:.1f} s after the kill" if caught else "not yet up to date"
-        lines = [
-            _line("trainer killed", f"{kill['without_syncs']:.1f} s without syncs; {words}"),
-            _line("", f"{kill['retrained']:,} events trained again since the snapshot"),
-        ]
-    lost = f"{accounts['lost']:,} of {accounts['due']:,} impressions without an example"
-    lines.append(_line("lost", lost))
+        tell("trainer killed", f"{kill['without_syncs']:.1f} s without syncs; {words}")
+        tell("", f"{kill['retrained']:,} events trained again since the snapshot")
+    tell("lost", f"{accounts['lost']:,} of {accounts['due']:,} impressions without an example")
     read = f"{accounts['trained']:,} events trained of {accounts['examples']:,} examples"
-    return [*lines, _line("", f"{read}, {accounts['repeated']:,} of them repeats")]
-
-
-def _line(name: str, words: str) -> str:
-    return f"{name:<17}{words}".rstrip()
+    tell("", f"{read}, {accounts['repeated']:,} of them repeats")
+    return "\n".join(lines)
 
 
 LINE_EVERY = 10.0
@@ -254,11 +204,7 @@ LINE_EVERY = 10.0
 
 
 class StatusBlock:
-    """Some lines that always show the newest state.
-
-    Args:
-        out: where to write; a terminal gets a block, anything else one line every few seconds.
-    """
+    """Some lines that always show the newest state: a terminal gets a block, a file a few lines."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
