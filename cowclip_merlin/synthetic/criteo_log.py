@@ -58,9 +58,7 @@ MISSING_INTEGERS = (
 # Streams of random numbers; add the index of the field or integer.
 _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
 
-
 Effects = npt.NDArray[np.float32]
-
 
 CLICK_RATE = 0.25
 """Share of clicks."""
@@ -261,20 +259,11 @@ def generate(
     """Write a log and its statistics, `<name>.json` in the same folder.
 
     Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe. That
-    has half an id per row or less. A crossed log takes 24 bytes per row more.
-
-    Args:
-        path: file to write; compressed if the name ends in .gz.
-        rows: number of rows.
-        seed: seed of all random numbers.
-        crossed: four fields are crosses of others, and C4 has a long tail; see `CROSSES`.
-        overwrite: replace existing files.
-        chunk_rows: rows generated at a time; the log does not depend on it.
+    has half an id per row or less. A crossed log takes 24 bytes per row more: four fields are
+    crosses of others (`CROSSES`), and C4 has a long tail. The log does not depend on `chunk_rows`.
 
     Raises:
-        InputError: if `rows` is not positive or needs too much memory, the seed is not within
-            64 bits, `path` is a folder, its parent folder is missing, or a file exists and
-            `overwrite` is false.
+        InputError: if a number is out of range, or a file cannot be written.
 
     >>> import tempfile
     >>> log = generate(Path(tempfile.mkdtemp()) / "log.txt", rows=1000)

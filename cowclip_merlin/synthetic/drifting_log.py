@@ -47,19 +47,12 @@ START = 1_767_225_600
 
 @dataclass(frozen=True)
 class DriftingField:
-    """One categorical column.
-
-    Attributes:
-        name: name of the column.
-        std: standard deviation of an id's effect on the logit, at any time.
-        period: days after which an effect repeats; after a quarter of them it is uncorrelated.
-        missing: share of missing values.
-    """
+    """One categorical column."""
 
     name: str
-    std: float
-    period: float
-    missing: float = 0.0
+    std: float  # of an id's effect on the logit, at any time
+    period: float  # days after which an effect repeats; after a quarter it is uncorrelated
+    missing: float = 0.0  # share of values
 
 
 FIELDS = (
@@ -78,7 +71,6 @@ MISSING_PRICES = 0.1
 
 # Streams of random numbers; a field adds its index.
 _IDS, _ABSENT, _AGES, _PRICES, _COSINE, _SINE, _LATENT, _CLICKS = (1000 * i for i in range(11, 19))
-
 
 CLICK_RATE = 0.2
 """Share of clicks."""
@@ -188,10 +180,7 @@ class DriftingTruth:
         """Set the intercept so that the mean probability is the click rate."""
         pilot = np.arange(0, self.rows, max(1, self.rows // PILOT_ROWS), dtype=np.uint64)
         logits = self._logits(self.times(pilot), self.ids(pilot), self.prices(pilot))
-        self.intercept = intercept_for(
-            CLICK_RATE,
-            lambda intercept: float(sigmoid(intercept + logits).mean()),
-        )
+        self.intercept = intercept_for(CLICK_RATE, lambda x: float(sigmoid(x + logits).mean()))
 
 
 COLUMNS = ("click", "time", *(field.name for field in FIELDS), "price")
@@ -200,29 +189,17 @@ _PREFIXES = {ITEM: "i", SITE: "s"}  # letters of text ids; ids of other fields a
 
 @dataclass(frozen=True, kw_only=True)
 class DriftingLog(GeneratedLog):
-    """Facts about a drifting log.
-
-    Attributes:
-        days: number of days that the log covers.
-        new_items: number of new items on each day.
-        features: name of the features file, in the folder of the log.
-        bayes_auc_from_day: day, counted from 0 -> AUC of the true probabilities for the rows from
-            the start of the day to the end of the log. It is the best possible AUC on these rows.
-    """
+    """Facts about a drifting log."""
 
     days: int
-    new_items: int
-    features: str
-    bayes_auc_from_day: list[float]
+    new_items: int  # on each day
+    features: str  # name of the features file, in the folder of the log
+    bayes_auc_from_day: list[float]  # best possible AUC of the rows from the start of each day on
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftingLogSize(LogSize):
-    """Size and seed of a log with times.
-
-    Raises:
-        InputError: if a number is out of range.
-    """
+    """Size and seed of a log with times."""
 
     days: int = option(7, "days that the log covers", metavar="D", at_least=1, at_most=100)
 
@@ -238,14 +215,8 @@ def generate_drifting(
 ) -> DriftingLog:
     """Write a log with a header, its features file `<name>.yaml`, and its facts `<name>.json`.
 
-    Args:
-        path: file to write; tabs separate columns if the name ends in .tsv or .txt, else commas;
-            compressed if it ends in .gz after that.
-        rows: number of rows.
-        days: number of days, which the rows cover evenly.
-        seed: seed of all random numbers.
-        overwrite: replace existing files.
-        chunk_rows: rows generated at a time; the log does not depend on it.
+    Tabs separate columns if the name ends in .tsv or .txt, else commas; it is compressed if the
+    name ends in .gz after that. The log does not depend on `chunk_rows`.
 
     Raises:
         InputError: if rows, days or seed are out of range, or a file cannot be written.

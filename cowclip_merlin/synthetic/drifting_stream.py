@@ -29,11 +29,7 @@ _KEYS = 11_000  # a stream of random numbers
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSize(DriftingLogSize):
-    """Size and seed of a generated stream; a row is an event.
-
-    Raises:
-        InputError: if a number is out of range.
-    """
+    """Size and seed of a generated stream; a row is an event."""
 
     rows: int = option(
         1_000_000,
@@ -48,18 +44,9 @@ class StreamSize(DriftingLogSize):
 class DriftingStream:
     """The events that `generate_drifting` writes for the same rows, days and seed, in pieces.
 
-    The key of event i is a number that depends on the seed, plus i. `probability` is the true
-    probability of a click; the features file does not name it, so no model reads it.
-
-    Args:
-        events: number of events.
-        days: days of drift that they cover evenly.
-        seed: seed of all random numbers.
-        piece: events in a piece at most; the events do not depend on it.
-
-    Attributes:
-        events: number of events.
-        first_key: key of the first event.
+    They cover days of drift evenly, and do not depend on the most events of a `piece`. The key of
+    event i is a number that depends on the seed, plus i. `probability` is the true probability of a
+    click; the features file does not name it, so no model reads it.
 
     Raises:
         InputError: a number is out of range.
@@ -69,14 +56,7 @@ class DriftingStream:
     ([600, 400], ['category', 'device', 'hour'])
     """
 
-    def __init__(
-        self,
-        *,
-        events: int,
-        days: int = 7,
-        seed: int = 1234,
-        piece: int = 4096,
-    ) -> None:
+    def __init__(self, *, events: int, days: int = 7, seed: int = 1234, piece: int = 4096) -> None:
         StreamSize(rows=events, days=days, seed=seed)  # checks them
         self.events, self._piece = events, piece
         self._truth = DriftingTruth(events, days, seed)

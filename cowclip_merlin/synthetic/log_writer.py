@@ -78,49 +78,29 @@ def intercept_for(rate: float, mean_with: Callable[[float], float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedLog:
-    """Facts about a generated log.
-
-    Attributes:
-        rows: number of rows.
-        click_rate: share of clicks.
-        distinct_ids: number of distinct values in all categorical columns together.
-        bayes_auc: AUC of the true probabilities, the best possible.
-        bayes_log_loss: log loss of the true probabilities, in nats.
-        seed: seed of the log.
-    """
+    """Facts about a generated log."""
 
     rows: int
     click_rate: float
-    distinct_ids: int
-    bayes_auc: float
-    bayes_log_loss: float
+    distinct_ids: int  # in all categorical columns together
+    bayes_auc: float  # of the true probabilities, the best possible
+    bayes_log_loss: float  # of the true probabilities, in nats
     seed: int
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """Some rows of a log.
+    """Some rows of a log."""
 
-    Attributes:
-        clicks: labels, [n].
-        probabilities: true probabilities of a click, [n].
-        ids: ids of each categorical column, counted from 1, [n, fields]; 0: missing value.
-        text: the lines of the file.
-    """
-
-    clicks: npt.NDArray[np.int8]
-    probabilities: Floats
-    ids: Integers
-    text: memoryview
+    clicks: npt.NDArray[np.int8]  # [n]
+    probabilities: Floats  # the true ones, [n]
+    ids: Integers  # of each categorical column, counted from 1, [n, fields]; 0: missing
+    text: memoryview  # the lines of the file
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogSize(Settings):
-    """Size and seed of a generated log.
-
-    Raises:
-        InputError: if a number is out of range.
-    """
+    """Size and seed of a generated log."""
 
     rows: int = option(help="number of rows", at_least=1)
     seed: int = option(1234, "random seed of the log", at_least=0, below=2**64)
