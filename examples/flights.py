@@ -56,11 +56,7 @@ _TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
 
 
 def open_flights(file: Path) -> pq.ParquetFile:
-    """Open the published file and check its columns.
-
-    Raises:
-        InputError: it is missing, not parquet, or has other columns.
-    """
+    """Open the published file and check its columns."""
     flights = open_parquet(file)
     schema = flights.schema_arrow
     missing = [name for name in _TYPES if name not in schema.names]
@@ -75,10 +71,6 @@ def open_flights(file: Path) -> pq.ParquetFile:
 
 def log_of(flights: pa.Table, *, late_minutes: int = LATE_MINUTES) -> pa.Table:
     """Convert rows of the published file to rows of the log.
-
-    Args:
-        flights: rows of the published file.
-        late_minutes: a larger delay has the label 1.
 
     >>> from datetime import datetime
     >>> row = {"date": datetime(2001, 1, 31, 7, 5), "delay": 16, "distance": 404}
@@ -119,18 +111,7 @@ def convert(
     late_minutes: int = LATE_MINUTES,
     overwrite: bool = False,
 ) -> int:
-    """Write the log and its features file, and return the number of rows.
-
-    Args:
-        file: the published file.
-        out: the log to write, parquet.
-        rows: convert the first rows only; None for all.
-        late_minutes: a flight with a larger delay has the label 1.
-        overwrite: replace files that are there.
-
-    Raises:
-        InputError: the published file is missing or another one, or a file cannot be written.
-    """
+    """Write the log, in parquet, and its features file; return the number of rows."""
     features = out.with_name(out.name + ".yaml")
     if out.suffix != ".parquet":
         raise InputError(f"{out}: the log is parquet; give a name that ends in .parquet")

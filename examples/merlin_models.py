@@ -118,13 +118,7 @@ def predict(model: KerasModel, rows: Dataset, batch_size: int) -> npt.NDArray[np
 def score_raw_rows(
     workflow: nvt.Workflow, model: KerasModel, raw: pd.DataFrame
 ) -> npt.NDArray[np.float32]:
-    """Click probabilities [n] of raw rows, by an ensemble of Merlin Systems in this process.
-
-    Args:
-        workflow: the fitted workflow.
-        model: the trained or loaded model.
-        raw: a DataFrame with the columns of the log, without the label.
-    """
+    """Click probabilities [n] of raw rows, by an ensemble of Merlin Systems in this process."""
     from merlin.systems.dag.ensemble import Ensemble
     from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.systems.dag.ops.workflow import TransformWorkflow

@@ -42,23 +42,14 @@ CROSSES = ("user_genre", "item_age", "item_occupation")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Format of the three tables in one edition.
+    """Names and format of the three tables in one edition."""
 
-    Attributes:
-        ratings: name of the file: user, item, rating, seconds, separated by tabs.
-        users: name of the file: user, age, gender, occupation, and more.
-        items: name of the file: item, and its genres after the first columns.
-        separator: between the columns of users and items.
-        header: number of lines before the rows.
-        flags: whether genres are 0/1 columns (from the sixth on), or words in the fourth column.
-    """
-
-    ratings: str
-    users: str
-    items: str
-    separator: str
-    header: int
-    flags: bool
+    ratings: str  # user, item, rating, seconds, separated by tabs
+    users: str  # user, age, gender, occupation, and more
+    items: str  # item, and its genres after the first columns
+    separator: str  # between the columns of users and items
+    header: int  # number of lines before the rows
+    flags: bool  # genres are 0/1 columns from the sixth on, or words in the fourth column
 
 
 SOURCES = (
@@ -178,10 +169,6 @@ def histories(ratings: pd.DataFrame, most: int) -> list[str]:
 
     Ratings of the same second do not count: a user may enter several at once, in any order.
 
-    Args:
-        ratings: sorted by time.
-        most: number of items.
-
     >>> rows = [("a", 5, 1), ("b", 1, 2), ("c", 4, 3), ("d", 5, 3), ("e", 2, 4)]
     >>> rows = pd.DataFrame(rows, columns=["item", "stars", "time"]).assign(user="u")
     >>> histories(rows, 2)
@@ -226,14 +213,8 @@ def convert(
 ) -> int:
     """Write the log, completely or not at all, and return its number of rows.
 
-    Args:
-        folder: with the files of MovieLens-100K.
-        out: the log to write.
-        crosses: names of the crossed columns: the columns that they cross, joined by _.
-        history: also write the column with so many items that the user liked before; 0: do not.
-        labels: also write the columns with further labels.
-        time: also write the column with the times, and the features file.
-        overwrite: replace files that are there.
+    `history` is the number of items in the column `liked`, 0 for none. `labels` and `time` add the
+    columns of further labels, and of times with a features file.
     """
     features = out.with_name(out.name + ".yaml")
     for file in (out, features) if time else (out,):
