@@ -111,6 +111,10 @@ class IdColumns(Role):
     messages = (
         ("user", 0.5, "user is 0.5 (float); give text or a whole number"),
         ("user", [1], "user is [1] (list); give text or a whole number"),
+        ("user", 2.0**53, "user is 9007199254740992.0 (float); "),
+        ("user", np.nan, "user is nan (float); "),
+        ("user", 10**400, "user has hundreds of digits"),
+        ("item", "\ud800", r"item is '\ud800', which UTF-8 cannot express"),
     )
 
     def expected(self, rows):
@@ -188,7 +192,12 @@ class NumberColumns(Role):
     settings = {"continuous": ("age",)}
     features = "continuous: [{name: age, transform: none, minimum: 0, maximum: 90}]\n"
     damage = (("csv jsonl", "age", "old", "age is 'old'"),)
-    messages = (("age", "old", "age is 'old'"),)
+    messages = (
+        ("age", "old", "age is 'old'"),
+        ("age", np.nan, "age is 'nan', not a finite"),
+        ("age", True, "age is 'true', "),
+        ("age", {}, "age is {} (dict); "),
+    )
 
     def expected(self, rows):
         age, train = (each.age.fillna(0).astype(float) for each in (rows, frame()[:-TEST_ROWS]))

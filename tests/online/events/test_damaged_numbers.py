@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.events.columns import StreamColumn, VectorColumn, text_of_value
+from cowclip_merlin.online.events.columns import StreamColumn
 from cowclip_merlin.online.events.events import Damage
 from cowclip_merlin.online.events.values import parse_times
-from cowclip_merlin.workflows.raw.values.multi_values import vector_damage, vector_values
 from cowclip_merlin.workflows.raw.values.numbers import float_of, numbers_of_texts
 
 FUZZED = settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), deadline=None)
@@ -24,20 +23,8 @@ NUMBERS = (
     | st.integers().map(str)
     | st.text(max_size=9)
     | NEARLY
-    | st.sampled_from(
-        [
-            "",
-            "inf",
-            "-Infinity",
-            "nan",
-            "NaN(a_1)",
-            "nan(\u017f)",
-            "\u0131nf",
-            "1_0",
-            "0x1",
-            "1e999",
-        ]
-    )
+    | st.sampled_from(["", "inf", "-Infinity", "nan", "NaN(a_1)", "nan(\u017f)", "\u0131nf"])
+    | st.sampled_from(["1_0", "0x1", "1e999"])
 )
 TWO = st.integers(0, 99).map("{:02d}".format)
 DATES = st.builds(
@@ -117,76 +104,9 @@ def test_dates_beyond_arrow_s_nanoseconds_are_no_times(text):
         assert math.isnan(parse_times(pa.array([text + zone]))[0])
 
 
-def vector_one_by_one(value, name="x", length=3, separator="|"):
-    """As `VectorColumn.vector_of`, by the text of each number and Arrow's cast."""
-    if isinstance(value, list):
-        value = [text_of_value(each, f"{name}[{j}]", is_id=False) for j, each in enumerate(value)]
-    elif value is not None and not isinstance(value, str):
-        raise ValueError(
-            f"{name} is {value!r:.60} ({type(value).__name__}); give a list of {length} numbers, "
-            f"or text with {separator!r} between them"
-        )
-    texts = [None if each is None else each.strip(" ") for each in vector_values(value, separator)]
-    if not texts:
-        raise ValueError(f"{name} is missing; a vector needs its {length} numbers")
-    if len(texts) != length:
-        raise ValueError(f"{name} has {len(texts)} numbers, not {length}")
-    vector = np.zeros(length, np.float32)
-    for j, text in enumerate(texts):
-        number = cast_one_by_one(pa.array([text or None], pa.string()), pa.float64())[0].as_py()
-        with np.errstate(over="ignore"):
-            vector[j] = np.nan if number is None else np.float32(number)
-        if not np.isfinite(vector[j]):
-            shown = "missing" if text is None else f"{text!r:.60}"
-            raise ValueError(f"{name}[{j}] is {shown}, not a finite number")
-    return vector
-
-
-def vector_or_reason(read, value):
-    try:
-        return read(value).tolist()
-    except ValueError as error:
-        return str(error)
-
-
-JSON = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([2**63, -(2**63), 10**40, 10**400, 3.4028235677973366e38, 3.5e38, -0.0])
-    | st.floats()
-    | NUMBERS
-    | st.lists(st.integers(), max_size=1)
-)
-
-
-@FUZZED
-@given(
-    st.lists(st.floats(width=32) | JSON, min_size=2, max_size=4)
-    | st.lists(NUMBERS, max_size=4).map("|".join)
-    | JSON
-)
-def test_vectors_and_their_reasons_are_those_of_one_by_one(value):
-    column = VectorColumn(name="x", length=3)
-    wanted, found = (vector_or_reason(f, value) for f in (vector_one_by_one, column.vector_of))
-    assert repr(found) == repr(wanted)
-
-
-@FUZZED
-@given(st.lists(JSON, min_size=3, max_size=3))
-@example([1, None, [2**63]])
-def test_the_reason_of_a_vector_in_a_log_is_the_first_bad_number(value):
-    with np.errstate(over="ignore"):
-        good = [
-            x is not None and x != "" and bool(np.isfinite(np.float32(float_of(x)))) for x in value
-        ]
-    reason = vector_damage("x", value, "|", 3)
-    assert reason.startswith(f"x[{good.index(False)}] is " if False in good else "")
-    assert bool(reason) == (False in good)
-
-
 def calls_of(read, column):
     """Calls of Python functions while a column is read."""
+    read(column)  # a first call imports more
     calls = []
     sys.setprofile(lambda frame, event, _: calls.append(event) if event == "call" else None)
     try:

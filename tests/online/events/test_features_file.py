@@ -27,16 +27,15 @@ def test_a_whole_file(features_file):
     ("ttl", "seconds"), [("90", 90), ("45s", 45), ("30min", 1800), ("5h", 18_000), ("2d", 172_800)]
 )
 def test_times_to_live(features_file, ttl, seconds):
-    assert (
-        features_file(LIST + f"categorical: [{{name: a, ttl: {ttl}}}]\n").categorical[0].rules.ttl
-        == seconds
-    )
+    (column,) = features_file(LIST + f"categorical: [{{name: a, ttl: {ttl}}}]\n").categorical
+    assert column.rules.ttl == seconds
 
 
 def test_rules_for_a_growing_table(features_file):
-    text = "categorical:\n- a\n- {name: b, ttl: 1d, admit: 3, min_rows: 50}\n"
-    rules = features_file(LIST + text).rules
-    assert rules == {"a": FieldRules(), "b": FieldRules(ttl=86_400, admit=3, min_rows=50)}
+    text = "categorical:\n- a\n- {name: b, ttl: 1d, admit: 3, min_rows: 50, buckets: 7}\n"
+    features = features_file(LIST + text)
+    assert features.rules == {"a": FieldRules(), "b": FieldRules(ttl=86_400, admit=3, min_rows=50)}
+    assert [column.buckets for column in features.categorical] == [None, 7]
 
 
 def test_columns_with_several_values(features_file):

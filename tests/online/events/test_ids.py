@@ -1,7 +1,6 @@
 """Ids of values, and buckets of ids: the same for ever, from any door."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online import EventLog, encode_requests
+from cowclip_merlin.online import EventLog, encode_requests, load_features
 from cowclip_merlin.online.events.buckets import bucket_ids
-from cowclip_merlin.online.events.columns import CategoricalColumn, ContinuousColumn, ListRules
+from cowclip_merlin.online.events.columns import CategoricalColumn, ListRules
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.values import MISSING, text_id, text_ids
-from cowclip_merlin.tables import FieldRules
 
 EDGES = st.integers(-(2**66), 2**66) | st.sampled_from([2**63 - 1, 2**63, -(2**63), 1 - 2**63, 0])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | EDGES.map(str) | st.none()
@@ -57,14 +55,10 @@ def test_a_column_has_the_ids_of_its_values(values):
     assert text_ids(pa.chunked_array(chunks, pa.string())).tolist() == wanted
 
 
-@given(EDGES)
-def test_whole_numbers_are_their_own_ids(number):
+@given(EDGES, TEXTS.filter(bool))
+def test_whole_numbers_are_their_own_ids_and_no_value_is_a_missing_one(number, text):
     fits = -(2**63) < number < 2**63
     assert (text_id(str(number)) == number) == fits
-
-
-@given(TEXTS.filter(bool))
-def test_no_value_is_a_missing_one(text):
     assert MISSING < text_id(text) < 2**63
 
 
@@ -137,13 +131,7 @@ def test_fields_and_seeds_are_unrelated():
         assert pairs > 0.999 * len(ids)
 
 
-FEATURES = """\
-label: y
-time: t
-categorical:
-- {name: plain}
-- {name: hashed, buckets: 7, ttl: 1d}
-"""
+FEATURES = "label: y\ntime: t\ncategorical:\n- {name: plain}\n- {name: hashed, buckets: 7}\n"
 VALUES = st.none() | st.integers(-(2**66), 2**66).map(str) | st.text("abc", max_size=4)
 
 
@@ -166,36 +154,16 @@ def test_a_log_and_requests_agree(values, features_of_buckets, tmp_path_factory)
 
 @pytest.fixture(scope="module")
 def features_of_buckets(tmp_path_factory):
-    from cowclip_merlin.online import load_features
-
     path = tmp_path_factory.mktemp("features") / "f.yaml"
     path.write_text(FEATURES)
     return load_features(path)
 
 
-def test_a_features_file_gives_the_buckets(features_of_buckets):
-    plain, hashed = features_of_buckets.categorical
-    assert (plain.buckets, hashed.buckets, hashed.rules.ttl) == (None, 7, 86_400)
-
-
-LISTS = ListRules(separator="|")
-SHARED = LogFeatures(
-    label="click",
-    time="time",
-    categorical=(
-        CategoricalColumn(name="seen", lists=LISTS, table="item"),
-        CategoricalColumn(name="user"),
-        CategoricalColumn(name="item", rules=FieldRules(ttl=500)),
-        CategoricalColumn(name="last", table="item"),
-    ),
-    continuous=(ContinuousColumn(name="age"),),
-)
-
-
 def test_columns_of_a_table_have_its_ids_and_buckets():
-    columns = (replace(SHARED.categorical[2], buckets=7), *SHARED.categorical[:2])
-    features = replace(SHARED, categorical=columns)
-    row = {"item": "x", "seen": ["y", "x"], "user": None, "age": 0, "time": 5, "click": 1}
+    item, user = CategoricalColumn(name="item", buckets=7), CategoricalColumn(name="user")
+    seen = CategoricalColumn(name="seen", lists=ListRules(separator="|"), table="item")
+    features = LogFeatures(label="click", time="time", categorical=(item, seen, user))
+    row = {"item": "x", "seen": ["y", "x"], "user": None, "time": 5, "click": 1}
     events, damage = encode_messages([json.dumps(row).encode()], features)
     assert not damage.reasons and events.ids.lengths.tolist() == [[1, 2, 1]]
     ids = np.array([text_id("x"), text_id("y"), text_id("x")])
