@@ -3,6 +3,7 @@
 from functools import partial
 from math import inf, nan
 
+import numpy as np
 from table_schemas import schema_of_tables
 
 import cowclip_merlin as cc
@@ -18,11 +19,13 @@ from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.serving.triton.repository import RepositorySettings
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream
+from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.ingest import Split
 
+FIELDS = [FieldRules()] * 2
 ROWWISE = {"class_name": "cowclip_merlin>RowWiseAdagrad", "config": {"learning_rate": 0.1}}
 RUN = {"model": "deepfm", "batch_size": 64, "base_batch_size": 64, "update": "lazy"}
 
@@ -352,6 +355,23 @@ CALLS = {
         ({"thresholds": [1.0]}, "is 1.0; .*whole number"),
         ({"thresholds": [1], "kind": "sliding"}, "unknown admission_filter 'sliding'"),
         ({"thresholds": [1], "window": -1}, "window"),
+    ],
+    partial(cc.tables.GrowingTable, memory=[], capacity=9): [
+        ({"fields": []}, "fields is empty"),
+        ({"fields": FIELDS, "absent": "ones"}, "unknown absent 'ones'"),
+        ({"fields": FIELDS, "max_rows": 8}, "max_rows is 8 at capacity 9; "),
+        ({"fields": FIELDS, "field_of_column": [0, 0]}, "field_of_column"),
+        *(
+            ({"fields": [FieldRules(**rules)]}, "ttl and min_rows")
+            for rules in ({"ttl": -1}, {"ttl": 2**32}, {"min_rows": -1})
+        ),
+    ],
+    partial(cc.tables.GrowingTable(FIELDS, memory=[], capacity=9).admit, now=0): [
+        ({"ids": np.zeros((1, 3), int)}, r"ids .*\(1, 3\); .*\[rows, 2\]"),
+        *(
+            ({"ids": np.zeros((1, 2), int), "now": time}, "event times must be")
+            for time in (-1, 2**32)
+        ),
     ],
     partial(IdMap, 2): [
         ({"capacity": 2}, "capacity is 2"),

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import grown
 
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables import FieldRules, GrowingTable
+from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.tables.admission import EVENTS, admits, count_up, end_event, new_admission
 from cowclip_merlin.tables.id_map import hash_id
 
@@ -84,17 +83,3 @@ def test_an_empty_batch_is_no_event():
     grown = table()
     assert grown.admit(np.zeros((0, 2), int), 5).shape == (0, 2)
     assert grown.clock == 0 and grown.statistics().events == 0
-
-
-def test_wrong_options_of_the_table():
-    with pytest.raises(InputError, match="fields is empty"):
-        GrowingTable([], memory=[], capacity=9)
-    with pytest.raises(InputError, match="unknown absent 'ones'"):
-        table(absent="ones")
-    with pytest.raises(InputError, match="max_rows is 49 at capacity 50; "):
-        table(max_rows=49)
-    with pytest.raises(InputError, match=r"ids .*\(1, 3\); .*\[rows, 2\]"):
-        table().admit(np.zeros((1, 3), int), 0)
-    for time in (-1, 2**32):
-        with pytest.raises(InputError, match="event times must be"):
-            table().admit(np.zeros((1, 2), int), time)

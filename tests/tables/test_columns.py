@@ -54,11 +54,6 @@ def test_ids_that_do_not_fit_are_refused(ids, words):
             call(ids)
 
 
-def test_a_field_needs_a_column():
-    with pytest.raises(cc.InputError, match="field_of_column"):
-        table_of([0, 0])
-
-
 @pytest.mark.parametrize(
     ("saved", "now", "words"),
     [

@@ -74,12 +74,6 @@ def test_what_is_overdue_stays_while_a_batch_reads_it():
     assert grown.expire() == 1 and not has(grown, 1)[0]
 
 
-@pytest.mark.parametrize("rules", [{"ttl": -1}, {"ttl": 2**32}, {"min_rows": -1}])
-def test_wrong_rules(rules):
-    with pytest.raises(InputError, match="ttl and min_rows"):
-        table([FieldRules(**rules)], 10)
-
-
 def test_the_oldest_go_even_if_most_rows_may_not():
     """99.5% of the rows are of a field that keeps its ids."""
     grown = table([FieldRules(min_rows=19_900), FieldRules()], 20_003, max_rows=20_000)
