@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import types
 from enum import Enum
 from pathlib import Path
@@ -110,16 +109,10 @@ class Reader:
     def __init__(self, batch: int, *, drop_incomplete: bool) -> None:
         self.batch, self.drop_incomplete = batch, drop_incomplete
         self.left: list[pa.Table] | None = None
-        self.nnz: list[int] = []
 
     def set_source(self, file_name: str) -> None:
         lines = Path(file_name).read_text(encoding="utf-8").splitlines()
         table = pa.concat_tables(pq.read_table(name) for name in lines[1 : 1 + int(lines[0])])
-        described = json.loads(Path(file_name).with_name("_metadata.json").read_text("utf-8"))
-        for column, most in zip(described["cats"], self.nnz, strict=True):
-            keys = table[column["col_name"]].to_pylist()
-            longest = max(len(x) if isinstance(x, list) else 1 for x in keys)
-            require(longest <= most, f"a row has {longest} keys, but the memory holds {most}")
         batches = [table.slice(i, self.batch) for i in range(0, len(table), self.batch)]
         least = self.batch if self.drop_incomplete else 1
         self.left = [each for each in batches if len(each) >= least]
@@ -155,7 +148,6 @@ class Model:
         if part.made_by is Input:
             (ids,) = part.data_reader_sparse_param_array
             require(len(ids.nnz_per_slot) == ids.slot_num, "slot num != nnz_per_slot.size()")
-            self._train.nnz = self._eval.nnz = ids.nnz_per_slot
             sparse = [ids.top_name]
             bottoms, tops = [], [part.label_name, part.dense_name, *sparse]
         elif part.made_by is SparseEmbedding:

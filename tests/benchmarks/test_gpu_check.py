@@ -65,8 +65,7 @@ def checked(tmp_path):
     return code, out, results, lines
 
 
-def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(checked):
-    code, out, results, _ = checked
+def assert_goes_on_after_a_failure_and_keeps_a_log(code, out, results):
     (log,) = results.iterdir()
     assert code == 1 and log.name.endswith("-nvidia-h200-nvl-check.log")
     assert log.read_text() in out
@@ -81,7 +80,8 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
     names = ("step vocabulary", "gpu_operations", "workers", "peers")
     # Before anything that they import is replaced.
     benchmarks = {name: benchmark_of(name) for name in names}
-    *_, lines = checked
+    *ended, lines = checked
+    assert_goes_on_after_a_failure_and_keeps_a_log(*ended)
     made = []
     monkeypatch.setattr(
         "cowclip_merlin.bench.throughput.measure", lambda s: made.append(s) or {"results": []}
@@ -93,10 +93,8 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
         main(line[: line.index("--json")])  # ends at the empty result
     assert [s.vocabulary for s in made] == [33_800_000, 1_000_000, 33_800_000, 1_000_000]
     assert [s.jit_compile for s in made] == [False, False, True, False]
-    assert made[3].backends == ("cupy", "tensorflow") and made[0].precisions == (
-        "float32",
-        "bfloat16",
-    )
+    assert made[3].backends == ("cupy", "tensorflow")
+    assert made[0].precisions == ("float32", "bfloat16")
     for name, benchmark in benchmarks.items():
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]

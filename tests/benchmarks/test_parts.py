@@ -1,34 +1,13 @@
-"""What benchmarks make themselves: ids in larger tables, trainings with workers."""
+"""What benchmarks compute themselves: ratios and times."""
 
-import numpy as np
 import pytest
 
-from cowclip_merlin.bench.random_data import criteo_fields, random_rows
-from cowclip_merlin.cli import build_parser
-from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
 
 
 @pytest.fixture(scope="module")
 def workers(load):
     return load("workers")
-
-
-def test_a_vocabulary_that_does_not_fit_is_left_out(load, monkeypatch, capsys):
-    vocabulary = load("step_ids")
-    settings = vocabulary.VocabularySettings(vocabularies=(2000, 4000))
-    monkeypatch.setattr(vocabulary, "bytes_left", lambda: 4000 * vocabulary.BYTES_NEEDED - 1)
-    assert vocabulary.fitting(settings) == [2000]
-    assert "omitted: 4,000 ids" in capsys.readouterr().out
-
-
-def test_ids_are_spread_one_to_one_within_their_fields(load):
-    fields, rows = criteo_fields(123_457), random_rows(2048, criteo_fields(2000))
-    moved = load("step_ids").spread_ids(rows, fields).ids
-    assert (moved >= 0).all() and (moved.max(axis=0) < np.array(list(fields.values()))).all()
-    for before, after in zip(rows.ids.T, moved.T, strict=True):
-        pairs = {*zip(before.tolist(), after.tolist(), strict=True)}
-        assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})
 
 
 def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
@@ -44,12 +23,21 @@ def test_runs_are_read_without_their_first_epoch(workers, tmp_path):
     assert found.step_ms == pytest.approx([100, 300]) and found.sent == [2.5e6] * 2
 
 
-def test_runs_are_trained_with_the_settings_of_their_case(workers):
-    for tables, value in (("mirrored", "fused"), ("sharded", "sharded")):
-        words = workers.train_words(workers.Case(64, tables, 3), "DATA", "RUN", 4)
-        args = build_parser().parse_args(words)
-        assert (args.tables, args.workers, args.epochs) == (value, 3, 4)
-        made = settings_from_args(args)
-        for name in ("seed", "embedding_dim", "mlp"):
-            assert getattr(made, name) == getattr(workers.MODEL, name)
-        assert (made.update, made.batch_size, made.validation_fraction) == ("exact", 64, 0)
+def test_the_clock_starts_after_the_warm_up(load, monkeypatch):
+    job, now, waited = load("contestants.job"), iter([100.0, 104.0]), []
+    monkeypatch.setattr(job.time, "perf_counter", lambda: next(now))
+    clock = job.Clock(lambda: waited.append(1))
+    for rows, steps in ((64, 1), (64, job.WARM_UP_STEPS - 1), (320, 5), (80, 2)):
+        clock.tick(rows, steps)
+    assert clock.rate() == 400 / 4 and len(waited) == 2
+
+
+def test_ratios_are_those_of_the_rounds(load):
+    peers = load("peers")
+
+    def turns(*speeds):
+        return [{"rows_per_second": speed, "auc": 0.5} for speed in speeds]
+
+    made = {(64, name): turns(20.0, 20.0, 30.0) for name in peers.PeerSettings.contestants}
+    made[64, peers.REFERENCE] = turns(10.0, 40.0, 10.0)
+    assert peers.result_of((64, "deepctr"), made)["ratio_to_cowclip"] == 2.0  # of 2, 0.5 and 3

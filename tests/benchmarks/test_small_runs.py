@@ -4,18 +4,21 @@ import json
 import os
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import thorough
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.workflows import PrepareSettings, prepare
 
 ROOT = Path(__file__).parents[2]
-TRITON_PYTHON = os.environ.get("TRITON_PYTHON")
-CURRENT_PYTHON = os.environ.get("CURRENT_PYTHON")
+TRITON_PYTHON, CURRENT_PYTHON, OTHERS_PYTHON = (
+    os.environ.get(f"{name}_PYTHON") for name in ("TRITON", "CURRENT", "OTHERS")
+)
 OPTIMIZERS = "keras2-exact,keras2-adam"
 PATHS = {}  # options that a record has without their folder
 if CURRENT_PYTHON:
@@ -67,7 +70,18 @@ def check_optimizers(result):
         assert row["ms"] > 0 and row["cpu_ms"] == pytest.approx(np.mean(row["turns"]["cpu_ms"]))
 
 
+def check_peers(result):
+    rows = {row["contestant"]: row for row in result["results"]}
+    assert rows["bare-mlp"]["ratio_to_bare_mlp"] == 1 and rows["bare-mlp"]["auc"] is None
+    ours = [row for name, row in rows.items() if name.startswith("cowclip")]
+    assert len(ours) > 1 and all(r["rows_per_second"] > 0 and 0 < r["auc"] < 1 for r in ours)
+
+
 RUNS = {
+    "peers": (
+        f"--rows=600 --ids=400 --batches=64 --rounds=1 {WORK}",
+        [f"not run: give --{x}" for x in ("deepctr-python", "fuxictr-python", "authors-python")],
+    ),
     "days": ("--rows 1500 --days 3 --seeds 1 --batch-size 64", ["| 2 |", "| 3 |"]),
     "outages": (
         "--rows 2000 --seeds 1 --snapshot-hours 12 --catch-up 4 --batch-size 64 --rule sde",
@@ -107,12 +121,7 @@ PROCESSES = ("prepare", "workers", "optimizers")
 
 @pytest.mark.runs
 @pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(command, marks=[pytest.mark.thorough] * (command != QUICK))
-        for command in RUNS
-        if command not in PROCESSES
-    ],
+    "command", [QUICK, *(thorough(x) for x in RUNS if x not in (QUICK, *PROCESSES))]
 )
 def test_a_small_run(command, measured, tmp_path, monkeypatch):
     run_small(command, measured, tmp_path, monkeypatch)
@@ -133,25 +142,6 @@ def run_small(command, measured, tmp_path, monkeypatch):
         assert word in out
     if check := globals().get(f"check_{command.split()[-1]}"):
         check(result)
-
-
-def test_optimizers_whose_environment_is_not_there_are_refused(refused):
-    for words, line in {
-        (): "no environment for torch; add torch=PATH",
-        ("--python", "tensorflow=python"): "give NAME=PATH, with a NAME of torch, fbgemm",
-        ("--python", "torch=none"): "--python torch none: no such program",
-    }.items():
-        code, told = refused("optimizers", *words)
-        assert code == 2 and line in told
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_batches_above_the_rows_are_refused(refused, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = f"--rows 2000 --workers 1 --epochs 2 --batch-sizes 1999 {WORK}"
-    code, told = refused("workers", *small.split())
-    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
 
 
 def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
@@ -188,34 +178,6 @@ def test_outages_on_the_page(load):
         assert f"| {seconds} | {' | '.join(cells)} |\n" in page
     cells = [difference(rule, "not trained") for rule in ("invariant", "sde", "cowclip")]
     assert f"{' | '.join(cells)} | |\n" in page
-
-
-def test_what_ends_the_syncs_of_a_load_is_not_hidden(load):
-    called = threading.Event()
-
-    def fail():
-        called.set()
-        raise OSError("the disk is full")
-
-    repeated = load("serving_load").repeated
-    with pytest.raises(OSError, match="disk is full"), repeated(fail, lambda: 0.0):
-        assert called.wait(60)
-    with pytest.raises(ZeroDivisionError), repeated(fail, lambda: 60.0):
-        raise ZeroDivisionError
-
-
-def test_prepared_rows_that_only_one_program_has_are_no_same_output(load, tmp_path):
-    same = load("prepare").same
-    for name, rows in {"a": [1.0, 2.0], "b": [1.0], "c": [1.0, np.nan], "d": [1.0, 2.1]}.items():
-        for split in ("train", "test"):
-            (tmp_path / name / split).mkdir(parents=True)
-            pd.DataFrame({"x": rows}).to_parquet(tmp_path / name / split / "part.parquet")
-    assert [same(tmp_path / "a", tmp_path / other) for other in "abcd"] == [
-        True,
-        False,
-        False,
-        False,
-    ]
 
 
 @pytest.mark.system
@@ -264,3 +226,85 @@ def test_triton(measured):
     cases = [(case["batch"], case["connections"]) for case in result["cases"]]
     assert cases == [(1, 1), (50, 1), (1, 4)]
     assert result["versions"]["tritonserver"] == "2.51.0"
+
+
+def log_of(folder, rows=500, **more):
+    """A prepared log in which a user, an item and a number tell the label."""
+    draw = np.random.default_rng(1)
+    user, item = draw.integers(0, 20, rows), draw.integers(0, 9, rows)
+    age = draw.normal(size=rows)
+    y = (draw.normal(size=20)[user] * draw.normal(size=9)[item] + age > 0).astype(int)
+    file = folder / "log.csv"
+    pd.DataFrame({"y": y, "user": user, "item": item, "age": age}).to_csv(file, index=False)
+    columns = {"label": "y", "categorical": ("user", "item"), "continuous": ("age",)} | more
+    return prepare(PrepareSettings(kind="table", files=(file,), out=folder / "log", **columns))
+
+
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_defaults_of_ours(measured, tmp_path):
+    data = log_of(tmp_path, 200)
+    given = ("--data", data.path, "--work", tmp_path / "work")
+    result, text = measured("defaults", "--contestants cowclip --seeds 1", *given)
+    (row,) = result["results"]
+    scores = pd.read_parquet(tmp_path / "work/cowclip-1.parquet")
+    assert row["auc"] == round(roc_auc(scores["label"], scores["probability"]), 5)
+    assert f"{100 * row['auc']:.2f}" in text and row["auc"] > 0.6
+    assert result["log"] == "log" and result["rows"] == data.rows
+
+
+@pytest.mark.system
+def test_defaults_that_fail_and_lists_are_told_in_one_line(refused, tmp_path):
+    given = ("--data", log_of(tmp_path).path, "--work", tmp_path / "work")
+    words = (*given, "--contestants", "fuxictr", "--python", sys.executable)
+    assert refused("defaults", *words)[1].startswith("error: fuxictr failed: ModuleNotFoundError")
+    (tmp_path / "lists").mkdir()
+    lists = log_of(tmp_path / "lists", categorical=("user",), multi=("item",)).path
+    told = refused("defaults", "--data", lists, "--contestants", "cowclip")[1]
+    assert "prepare it without them" in told
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not OTHERS_PYTHON, reason="OTHERS_PYTHON is not set: benchmarks/defaults.py")
+def test_defaults_of_every_other_package(measured, load, tmp_path):
+    names = ",".join(load("contestants.with_defaults").CONTESTANTS)
+    given = ("--data", log_of(tmp_path, 3000).path, "--work", tmp_path / "work")
+    options = f"--contestants {names} --seeds 1"
+    result, text = measured("defaults", options, *given, "--python", OTHERS_PYTHON)
+    for row in result["results"]:
+        assert row["auc"] > 0.6 and row["contestant"] in text, row
+    assert {"lightgbm", "scikit-learn", "vowpalwabbit", "fuxictr"} <= result["versions"].keys()
+
+
+@pytest.mark.system
+def test_a_peer_that_fails_is_told(load, tmp_path):
+    peers = load("peers")
+    settings = peers.PeerSettings(
+        work=tmp_path, rows=600, ids=400, batches=(64,), rounds=1,
+        contestants=("deepctr",), deepctr_python=sys.executable,
+    )  # fmt: skip
+    (row,) = peers.compare(settings)["results"]
+    assert row["status"].startswith("failed: ModuleNotFoundError")
+
+
+@pytest.mark.system
+def test_peers_of_hugectr(load, tmp_path, monkeypatch):
+    """With a stand-in as the environment's `hugectr`, which checks every call."""
+    peers = load("peers")
+    (tmp_path / "mpi4py.py").write_text("MPI = None\n")
+    (tmp_path / "hugectr.py").write_text(
+        f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n"
+        "import hugectr_fake\nsys.modules['hugectr'] = hugectr_fake\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    settings = peers.PeerSettings(
+        work=tmp_path / "work", rows=600, ids=400, batches=(64,), rounds=1, mlp=(8,),
+        contestants=("hugectr", "hugectr-global"), hugectr_python=sys.executable,
+    )  # fmt: skip
+    result = peers.compare(settings)
+    log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=peers.SEED)
+    auc = round(roc_auc(log.test.label, log.test.continuous[:, 0]), 5)
+    for row, name in zip(result["results"], settings.contestants, strict=True):
+        assert row["contestant"] == name and row["rows_per_second"] > 0, row
+        assert (row["auc"], row["versions"]) == (auc, {"hugectr": "24.6.0"})
+    assert "hugectr-global" in peers.text(result)
