@@ -1,29 +1,29 @@
-"""What every implementation of the row kernels must do, and the inputs to try it with.
+"""What every implementation of the row kernels must do: inherit `Kernels` to test one.
 
 A check takes a `Subject` and NumPy inputs and compares with `reference`. Gradients are small
 multiples of 1/64: their sums are exact in float32 and they are exact in bfloat16, so a difference
 is an error and no rounding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin import choices
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings, load
+from cowclip_merlin.kernels.cuda.source import SEGMENT
 
 reference = load("reference")
 ROW_CLIPS = choices.kernel_clips()
 CLIPS = (*ROW_CLIPS, "global", "field", "adaptive_field")  # of `clip_rows`
 RELATIVE, ABSOLUTE = 2e-5, 1e-6
-EVERY = settings(max_examples=40)
+EVERY = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
 seeds = st.integers(0, 2**32 - 1)
-parts = st.sampled_from([1, 1, 2, 5, 32])  # micro-batches
 
 
 def state(rng, u, d, scale=1e-2):
@@ -69,31 +69,18 @@ def make_case(seed, n, d, vocabulary, dtype=np.int64, offset=0):
     return Case(ids, values, w, m, v)
 
 
+IDS = [(np.int32, 0), (np.int32, 2**31 - 100), (np.int64, 0), (np.int64, 2**40), (np.int64, -7)]
+"""Types of ids and their least: both widths, beyond 2^31 too."""
+
+
 @st.composite
-def cases(draw, max_d=128, max_n=60):
-    """Random cases; ids of both widths, beyond 2^31 too, an empty batch too."""
-    dtype, offset = draw(
-        st.sampled_from(
-            [
-                (np.int32, 0),
-                (np.int32, 2**31 - 100),
-                (np.int64, 0),
-                (np.int64, 2**40),
-                (np.int64, -7),
-            ]
-        )
-    )
-    return make_case(
-        draw(st.integers(0, 2**32 - 1)),
-        draw(st.integers(0, max_n)),
-        draw(st.integers(1, max_d)),
-        draw(st.integers(1, 80)),
-        dtype,
-        offset,
-    )
+def cases(draw, lengths=dims, most=60):
+    """Random cases, an empty batch too."""
+    numbers = draw(st.tuples(seeds, st.integers(0, most), lengths, st.integers(1, 80)))
+    return make_case(*numbers, *draw(st.sampled_from(IDS)))
 
 
-def settings_of_rows(clips=CLIPS):
+def settings_of_rows(clips=CLIPS, parts=(1,)):
     """Strategy for `RowSettings`; the thresholds are such that some rows are clipped."""
     return st.builds(
         RowSettings,
@@ -105,23 +92,17 @@ def settings_of_rows(clips=CLIPS):
         beta_1=st.sampled_from([0.9, 0.7, 0.0]),
         beta_2=st.sampled_from([0.999, 0.872, 0.5]),
         epsilon=st.sampled_from([1e-7, 1e-8]),
+        micro_batches=st.sampled_from(parts),
     )
 
 
-def settings_of_replays():
-    """Strategy for `RowSettings` under which rounding stays small over many steps.
+def is_calm(rows):
+    """Whether rounding stays small over many steps of these `RowSettings`.
 
     With a short memory and little momentum, L2 makes weights near 0 jump from side to side, and any
     difference grows from step to step.
     """
-    return settings_of_rows(ROW_CLIPS).filter(
-        lambda rows: rows.l2 == 0 or rows.beta_2 > 0.5 or rows.beta_1 == 0.9
-    )
-
-
-def replays_on_gpu():
-    """Strategy for `RowSettings` of the replays that the CUDA kernels have."""
-    return settings_of_replays().filter(lambda rows: not rows.clips_absent_rows)
+    return rows.l2 == 0 or rows.beta_2 > 0.5 or rows.beta_1 == 0.9
 
 
 def close(actual, expected):
@@ -281,3 +262,99 @@ def check_same_bits(one, other, case, settings, gaps):
         results.append([subject.get(x) for x in (sums, factor, *state)])
     for a, b in zip(*results):
         np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+class Kernels:
+    """Inherit it as `class TestX(Kernels)`, with a fixture `subject`.
+
+    `lengths` of rows and `most` entries of a batch are what it is tried with. `parts` are the
+    micro-batches that it knows, and `absent` says whether its replays clip absent rows.
+    """
+
+    lengths, most, parts, absent = dims, 60, (1,), False
+
+    def half(self, values):
+        """Gradients in bfloat16, as the kernels take them."""
+        return bfloat16_bits(values)
+
+    def case(self, data):
+        return data.draw(cases(self.lengths, self.most))
+
+    def rows(self, data, clips=ROW_CLIPS):
+        return data.draw(settings_of_rows(clips, self.parts))
+
+    def replays(self):
+        drawn = settings_of_rows(ROW_CLIPS, self.parts).filter(is_calm)
+        return drawn if self.absent else drawn.filter(lambda rows: not rows.clips_absent_rows)
+
+    @EVERY
+    @given(st.data())
+    def test_groups_and_sums(self, subject, data):
+        case = self.case(data)
+        check_group(subject, case.ids)
+        check_unique(subject, case)
+        check_unique(subject, case, values=self.half(case.values))
+
+    @EVERY
+    @given(st.data())
+    def test_clip(self, subject, data):
+        check_clip(subject, self.case(data), self.rows(data, CLIPS))
+
+    @EVERY
+    @given(st.data())
+    def test_update(self, subject, data):
+        case, rows = self.case(data), self.rows(data)
+        check_update(subject, case, rows)
+        check_update(subject, case, rows, values=self.half(case.values))
+
+    @EVERY
+    @given(st.data())
+    def test_adagrad(self, subject, data):
+        case, rows = self.case(data), data.draw(settings_of_rows(ROW_CLIPS))
+        check_adagrad(subject, case, rows, data.draw(st.booleans()))
+
+    @EVERY
+    @given(st.data(), st.integers(0, 60), seeds)
+    def test_replay(self, subject, data, to, seed):
+        case = self.case(data)
+        gaps = np.random.default_rng(seed).integers(-3, to + 1, len(case.w))
+        check_replay(subject, case, np.minimum(gaps, to), to, data.draw(self.replays()))
+
+    @pytest.mark.parametrize("gap", [0, 1, 1000])
+    def test_replay_of_no_step_and_of_many(self, subject, gap):
+        case = make_case(8, 20, 10, 10)
+        check_replay(subject, case, np.full(len(case.w), gap), gap + 5, RowSettings(l2=1e-4))
+
+    @pytest.mark.parametrize("n", [SEGMENT, SEGMENT + 1, 2 * SEGMENT, 5 * SEGMENT + 3])
+    def test_frequent_ids_are_summed_in_pieces(self, subject, n):
+        check_unique(subject, make_case(3, n, 10, 1))
+        mixed = make_case(4, 4 * n, 10, 5)
+        ids = np.where(np.arange(4 * n) % 2, mixed.ids, 1000 + np.arange(4 * n))  # and rare ones
+        check_unique(subject, replace(mixed, ids=ids))
+        check_update(subject, mixed, RowSettings(l2=1e-4))
+
+    def test_the_same_bits_twice(self, subject):
+        case = make_case(2, 3 * SEGMENT, 10, 3)
+        check_same_bits(subject, subject, case, RowSettings(), np.array([0, 7, 3]))
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("vocabulary", [1, 40, 5000])
+    def test_a_bad_gradient_changes_nothing(self, subject, bad, vocabulary):
+        check_bad_gradient(subject, make_case(6, 2 * SEGMENT, 10, vocabulary), bad, RowSettings())
+
+    def test_a_bad_gradient_of_a_frequent_id_among_rare_ones_is_placed(self, subject):
+        case = make_case(6, 2 * SEGMENT, 10, 1)
+        ids = np.where(np.arange(2 * SEGMENT) < 10, np.arange(2 * SEGMENT), 500)
+        state = make_case(6, 11, 10, 10**6)
+        mixed = replace(case, ids=ids, w=state.w, m=state.m, v=state.v)
+        check_bad_gradient(subject, mixed, np.nan, RowSettings())
+
+    def test_zero_gradients_and_zero_rows(self, subject):
+        """Also where the sums of Adagrad and epsilon are 0: a step must not divide 0 by 0."""
+        case = make_case(7, 20, 10, 5)
+        case.values[:], case.w[:], case.v[:] = 0, 0, 0
+        for clip in CLIPS:
+            check_clip(subject, case, RowSettings(clip=clip, zeta=0.0))
+        check_update(subject, case, RowSettings(zeta=0.0))
+        for rowwise in (True, False):
+            check_adagrad(subject, case, RowSettings(epsilon=0.0), rowwise)

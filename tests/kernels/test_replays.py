@@ -1,6 +1,5 @@
 """Replays of missed steps by numba: against the reference, step by step, and where they end."""
 
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -9,14 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_checks import (
     EVERY,
-    Case,
-    Subject,
-    check_replay_of,
     dims,
     epsilons_of,
-    parts,
     seeds,
-    settings_of_replays,
     state,
     wide,
 )
@@ -61,35 +55,6 @@ def test_a_replay_has_the_bits_of_its_steps(d, clip):
         np.testing.assert_array_equal(a, b)
     clipped = (factors < 1).mean()
     assert clipped == 0 if clip == "none" else 0.1 < clipped < 0.9
-
-
-@EVERY
-@given(
-    st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays(), parts, st.booleans()
-)  # fmt: skip
-def test_replay_rows(u, d, steps, seed, values, micro_batches, as_pytorch):
-    rng, values = np.random.default_rng(seed), replace(values, micro_batches=micro_batches)
-    rows = state(rng, u, d)
-    slow = wide(rows)
-    last = rng.integers(0, steps + 1, u).astype(np.int32)
-    slow_last = last.copy()
-    alphas = rng.uniform(0, 1e-3, steps + 5).astype(np.float32)
-    epsilons = epsilons_of(len(alphas), values) if as_pytorch else None
-    fast.replay_rows(*rows, last, alphas, steps, values, epsilons=epsilons)
-    ref.replay_rows(*slow, slow_last, alphas, steps, values, epsilons=epsilons)
-    for a, b, atol in zip(rows, slow, (2e-6, 2e-7, 2e-9), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=atol)
-    np.testing.assert_array_equal(last, slow_last)
-
-
-@EVERY
-@given(st.integers(0, 300), st.integers(0, 40), st.booleans(), seeds)
-def test_replay_of_some_rows_with_duplicates(u, steps, whole, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, u, rng.integers(0, 500) if u else 0)
-    case = Case(None, None, *state(rng, u, 3))
-    last = rng.integers(0, steps + 3, u).astype(np.int32 if whole else np.float32)
-    check_replay_of(Subject(fast), case, rows, last, steps, RowSettings(l2=1e-3))
 
 
 def trained_rows(rng, u, d):
