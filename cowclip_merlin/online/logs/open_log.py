@@ -36,6 +36,10 @@ def open_log(url: str, *, create: bool = False, several: bool = False) -> Messag
 folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     """
     scheme, separator, _ = url.partition("://")
+    if not separator and ":" in url.partition("/")[0]:  # a folder would be made for a typo
+        shown = "..." if "@" in url else url  # without a password
+        what = f"a colon but no ://; give {LOG_FORMS}, or ./NAME for a folder of this name"
+        raise InputError(f"{shown}: {what}")
     if not separator:
         return FileLog(url, create=create)
     if scheme not in ("redis", "rediss", "kafka"):
