@@ -97,7 +97,8 @@ SERVE_RUN = Command(
     run=run_serve_run,
     examples="""examples:
   cowclip serve RUN --port 8000
-  curl --json '{"events": [{"user": 7, "item": "i12", ...}]}' http://127.0.0.1:8000/v1/predict
+  curl -d '{"events": [{"user": 7, "item": "i12", ...}]}' \\
+      -H 'Content-Type: application/json' http://127.0.0.1:8000/v1/predict
 
 http://127.0.0.1:8000/docs shows the interface and tries it, / the requests. An event has a value
 of each column, as in the log; null is a missing one.""",
@@ -132,7 +133,8 @@ SERVE = Command(
     run=run_serve,
     examples="""examples:
   cowclip online serve --from SYNC --port 8000
-  curl --json '{"events": [{"user": 7, "item": "i12", ...}]}' http://127.0.0.1:8000/v1/predict
+  curl -d '{"events": [{"user": 7, "item": "i12", ...}]}' \\
+      -H 'Content-Type: application/json' http://127.0.0.1:8000/v1/predict
 
 http://127.0.0.1:8000/ shows the age of the model and its requests, /docs the interface.
 Start as many servers as you like; each follows the log by itself. SIGTERM ends a server when its

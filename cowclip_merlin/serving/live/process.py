@@ -135,19 +135,24 @@ def _serve(
     url = f"{'https' if tls else 'http'}://{shown}:{port}"
     LOG.info("serving %s from %s", url, shown_address(name))
     if isinstance(follower, FixedModel):
-        LOG.info("try it: %s", _request_of(follower.example, url))
+        LOG.info("try it: %s", _request_of(follower.example, url, has_token=token is not None))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     server = uvicorn.Server(config)
     with _following(follower, server):
         server.run(sockets=[listener])
 
 
-def _request_of(event: JsonObject, url: str) -> str:
-    """Return the command that sends a short event, or where to find a long one."""
+def _request_of(event: JsonObject, url: str, *, has_token: bool) -> str:
+    """Return the command that sends a short event, or where to find a long one.
+
+    It is one for every curl: `--json` came with 7.82, and Ubuntu 22.04 has an older one.
+    """
     body = json.dumps({"events": [event]}, ensure_ascii=False)
     if len(body) > _LONGEST_SHOWN:
         return f"{url}/docs"
-    return f"curl --json {shlex.quote(body)} {url}/v1/predict"
+    token = " -H 'Authorization: Bearer TOKEN'" if has_token else ""
+    header = f"-H 'Content-Type: application/json'{token}"
+    return f"curl -d {shlex.quote(body)} {header} {url}/v1/predict"
 
 
 def http_config(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 
@@ -13,6 +14,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.serving.live.follower import FixedModel
+from cowclip_merlin.serving.live.process import _request_of
 from cowclip_merlin.serving.live.requests import Refusal, events_of
 from cowclip_merlin.serving.live.settings import ServingLimits
 
@@ -168,3 +170,14 @@ def test_columns_that_prepare_makes_of_others_are_made(tmp_path):
         predictions(wrong)
     (_, first), (_, second) = refused.value.events
     assert "date is 'someday'" in first and "no 'date'; give null" in second
+
+
+@pytest.mark.parametrize("has_token", [False, True])
+def test_the_shown_request_is_for_every_curl_and_has_the_token(has_token):
+    shown = _request_of({"user": "o'hara"}, "http://127.0.0.1:8000", has_token=has_token)
+    program, *words = shlex.split(shown)
+    assert program == "curl" and words[-1] == "http://127.0.0.1:8000/v1/predict"
+    assert "--json" not in words  # curl 7.82; Ubuntu 22.04 has 7.81
+    assert json.loads(words[words.index("-d") + 1]) == {"events": [{"user": "o'hara"}]}
+    assert "Content-Type: application/json" in words
+    assert ("Authorization: Bearer TOKEN" in words) == has_token
