@@ -63,11 +63,11 @@ def adopt(settings: AdoptSettings) -> PreparedData:
         InputError: if a folder is no such output, its schema lacks a target or ids, or a row is
             damaged.
     """
-    schema = read_schema(settings.train)
-    columns = columns_of(schema, settings.label, settings.train)
     splits = {"files": files_of(settings.train), "test": files_of(settings.valid)}
     if settings.test is not None:
         splits |= {"validation": splits["test"], "test": files_of(settings.test)}
+    schema = read_schema(settings.train)  # which imports Merlin
+    columns = columns_of(schema, settings.label, settings.train)
     how = {"kind": "table", "out": settings.out, "overwrite": settings.overwrite}
     given = PrepareSettings(**splits, **columns, **how)
     for name, names in columns.items():
@@ -75,8 +75,8 @@ def adopt(settings: AdoptSettings) -> PreparedData:
     used = {*given.labels, *given.categorical, *given.continuous, *given.vector}
     for file in given.all_files:
         _refuse_without_values(file, used)
-    if unused := [each.name for each in schema if each.name not in used]:
-        print(f"left out, as they have no tag that says what they are: {', '.join(unused)}")
+    for name in [each.name for each in schema if each.name not in used]:
+        print(f"left out: {name}, {_why_unused(schema[name])}")
     return prepare(given)
 
 
@@ -146,7 +146,9 @@ def columns_of(
             f"{folder}: the schema tags no column as a target; name it with `label`, or tag it "
             "with AddMetadata(tags=[Tags.TARGET])"
         )
-    inputs = [each for each in schema if each.name not in labels]
+    # A target that is none of the labels tells the outcome, whatever else its tags say.
+    known = {name for name, given in tags.items() if given & _LABELS}
+    inputs = [each for each in schema if each.name not in {*labels, *known}]
     ids = [each for each in inputs if "categorical" in tags[each.name]]
     numbers = [each for each in inputs if "continuous" in tags[each.name]]
     if not ids:
@@ -161,6 +163,12 @@ def columns_of(
         "vector": tuple(each.name for each in numbers if each.is_list),
     }
     return {name: names for name, names in found.items() if names}
+
+
+def _why_unused(column: ColumnSchema) -> str:
+    """Return why no setting of `prepare` names a column: `label` may name other targets."""
+    is_target = {tag.value for tag in column.tags} & _LABELS
+    return "a target, but none of the labels" if is_target else "no tag says what it is"
 
 
 def _shared(ids: list[ColumnSchema]) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ def output(tmp_path_factory):
     columns += ["price"] >> ops.LogOp() >> ops.Normalize(out_dtype="float32")
     columns += ["vector"] >> ops.AddMetadata(tags=[Tags.CONTINUOUS])
     columns += ["click"] >> ops.AddMetadata(tags=[Tags.BINARY_CLASSIFICATION, Tags.TARGET])
-    columns += ["seconds"] >> ops.AddMetadata(tags=[Tags.REGRESSION, Tags.TARGET])
+    seconds = [Tags.REGRESSION, Tags.TARGET, Tags.CONTINUOUS]  # as after Normalize
+    columns += ["seconds"] >> ops.AddMetadata(tags=seconds)
     columns += ["row"]
     workflow = nvt.Workflow(columns)
     with compat.quiet_merlin():
@@ -57,7 +58,7 @@ def rows_of(*files):
 
 def test_ids_and_numbers_are_those_of_the_output(output, tmp_path, capsys):
     data = adopted(output, "--out", str(tmp_path / "DATA"))
-    assert "left out, as they have no tag that says what they are: row" in capsys.readouterr().out
+    assert "left out: row, no tag says what it is" in capsys.readouterr().out
     assert data.rows == {"train": TRAINING, "test": ROWS - TRAINING}
     assert data.log_format.labels == ("click", "seconds")
     assert data.log_format.regression == ("seconds",)
@@ -78,6 +79,12 @@ def test_ids_and_numbers_are_those_of_the_output(output, tmp_path, capsys):
         np.testing.assert_allclose(got["price"], scaled, atol=1e-6)
         np.testing.assert_allclose(np.stack(got["vector"]), np.stack(given["vector"]), rtol=1e-6)
         np.testing.assert_array_equal(got["click"], given["click"])
+
+
+def test_another_target_is_no_input(output, tmp_path, capsys):
+    data = adopted(output, "--label", "click", "--out", str(tmp_path / "DATA"))
+    assert "left out: seconds, a target, but none of the labels" in capsys.readouterr().out
+    assert data.continuous == ("price",) and data.log_format.labels == ("click",)
 
 
 @pytest.mark.runs
