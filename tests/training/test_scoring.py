@@ -179,6 +179,13 @@ def test_a_new_user_and_a_few_rows_are_scored(made, scorer, caplog):
         cc.score(made / "RUN", frame, allow_unknown=["price"])
 
 
+def test_a_column_of_few_values_that_are_all_unknown_is_told(scorer, caplog):
+    """Such as countries as names, where the training had the ids of an NVTabular workflow."""
+    assert len(scorer.score(new_frame().assign(country=["X", "Y"] * 75))) == 150
+    (line,) = caplog.messages
+    assert "column 'country': 100.0% of the values are unknown, in the test rows" in line
+
+
 def test_unknown_values_are_told_without_test_rows_too(scorer, monkeypatch, caplog):
     """As after `prepare --test-fraction 0`."""
     without = replace(scorer.data.baseline, values={}, unknown={})

@@ -84,7 +84,7 @@ class NewValues:
             InputError: if one is, and it is not allowed.
         """
         baseline = self._data.baseline
-        for name, share in self.unknown.items():
+        for j, (name, share) in enumerate(self.unknown.items()):
             texts, before = list(self._texts[name]), baseline.unknown_share(name)
             of_test = "and there are no test rows to compare with"
             if before is not None:
@@ -97,7 +97,9 @@ class NewValues:
                         f"column {name!r}: {told}: {remedy.text}; `allow_unknown` {name} scores "
                         "the rows as they are"
                     )
-            if baseline.more_unknown(name, share) and len(texts) >= FEW:
+            # Of few values, such as countries, all are: but not one user of many candidates.
+            none_known = share == 1 and len(texts) > 1 and self._values[j] >= FEW
+            if baseline.more_unknown(name, share) and (len(texts) >= FEW or none_known):
                 logging.getLogger(__name__).warning("warning: column %r: %s", name, told)
         warn_of_changes(self._counts, self._data)
 
