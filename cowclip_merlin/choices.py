@@ -99,8 +99,11 @@ SPLIT_METHODS = ("random", "time")
 KEEP_VALUES = ("first", "last")
 """Which values of a multi-valued column `prepare` keeps if a row has too many."""
 
-VALIDATION_SPLITS = ("random", "last", "given")
-"""Which train rows a run holds out for validation; "given": those of `prepare --validation`."""
+VALIDATION_SPLITS = ("random", "last", "given", "none")
+"""Which train rows a run holds out for validation.
+
+"given": those of `prepare --validation`; "none": it trains on these, too.
+"""
 
 CONTRIB: Mapping[str, str] = MappingProxyType(
     {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 from cowclip_merlin.recipe import choose, settings_for
+from cowclip_merlin.system.folders import set_aside
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
+from cowclip_merlin.training.run_folder import HELD_OUT_METRICS
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
+from cowclip_merlin.training.stopping.refit import check_refit, refit_settings
 from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.guessed import DATA, guessed_log, new_run_folder
@@ -42,6 +46,7 @@ def train(
     workers: int | None = None,
     scheduler: str | None = None,
     restarts: int = 0,
+    refit: bool = False,
 ) -> list[Metrics]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -68,9 +73,12 @@ def train(
             this machine.
         restarts: how often to start all processes again, from the last checkpoint, after one of
             them is lost.
+        refit: train again on all rows, also those held out, for the epochs that early stopping
+            chose; this run takes the place of the first one. It prints the epochs.
 
     Returns:
-        One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
+        One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`. With `refit` those of the
+        run on all rows.
 
     Raises:
         InputError: if an input is wrong; the error names it in one line.
@@ -97,8 +105,11 @@ def train(
             )
         if is_address(out) and (scheduler is not None or cluster_of(os.environ)):
             raise InputError(f"{out}: several machines train; give `out` a folder that they share")
+        if refit and cluster_of(os.environ):
+            raise InputError("`refit` needs one process that starts the others; use `workers`")
         with output_folder(out, CONFIG, resume=resume, what="run") as folder:
-            return _train(data, settings, folder, options, processes)
+            run = _train_again if refit else _train
+            return run(data, settings, folder, options, processes)
 
 
 @contextmanager
@@ -133,6 +144,27 @@ def _known_settings(data: str | FilePath, out: str | FilePath, options: RunOptio
     settings, words = choose(PreparedData.load(data), {})
     print(words)
     return settings
+
+
+def _train_again(
+    data: str | FilePath,
+    settings: RunSettings,
+    out: Path,
+    options: RunOptions,
+    processes: LaunchSettings,
+) -> list[Metrics]:
+    """Train on a part of the rows, and then on all of them for the best number of epochs."""
+    if options.resume and (out / HELD_OUT_METRICS).exists():  # the second run was stopped
+        return _train(data, RunConfig.load(out).settings, out, options, processes)
+    check_refit(settings, PreparedData.load(data))
+    rows = _train(data, settings, out, options, processes)
+    again, words = refit_settings(settings, rows)
+    print(words)
+    metrics = (out / "metrics.csv").read_bytes()
+    with set_aside(out, CONFIG, "run", keep=(DATA,)):
+        out.mkdir(exist_ok=True)
+        (out / HELD_OUT_METRICS).write_bytes(metrics)
+        return _train(data, again, out, replace(options, resume=False), processes)
 
 
 def _train(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.cli.command import Command
-from cowclip_merlin.recipe import MODEL
+from cowclip_merlin.recipe import MODEL, MOST_EPOCHS, VALIDATION_FRACTION
 from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
@@ -56,6 +56,11 @@ class FitOptions(Settings):
     batch_size: int | None = option_of(RunSettings, "batch_size", default=None, shown=_BY_ROWS)
     mlp: tuple[int, ...] = option_of(RunSettings, "mlp", default=(), shown="400,400,400")
     seed: int | None = option_of(RunSettings, "seed", default=None, shown=f"{RunSettings.seed}")
+    refit: bool = option(
+        False,
+        f"hold out {VALIDATION_FRACTION} of the train rows to choose the number of epochs, at most "
+        f"{MOST_EPOCHS} or --epochs, and train again on all of them",
+    )
     device: str = device_option()
 
 
@@ -78,10 +83,12 @@ def run_fit(given: FitOptions) -> int:
             roles={role: getattr(given, role) for role in (*ROLES, IGNORE)},
             prepared=prepared,
             settings=settings,
+            refit=given.refit,
             device=given.device,
         )
     except Stopped as stop:
         words = ["cowclip", "train", f"{given.out}/{DATA}", "--out", given.out, "--resume"]
+        words += ["--refit"] if given.refit else []
         print(
             f"cowclip: stopped with a checkpoint; go on with {shlex.join(words)}", file=sys.stderr
         )

@@ -30,8 +30,8 @@ from cowclip_merlin.recipe import AUTO, HELD_OUT, MODEL, choose
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings import add_options, values_from, words_of
 from cowclip_merlin.system.folders import refuse_other_files, set_aside
-from cowclip_merlin.training.run_config import CONFIG
-from cowclip_merlin.training.run_folder import RUN_FILES
+from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
+from cowclip_merlin.training.run_folder import HELD_OUT_METRICS, RUN_FILES
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def add_train_options(parser: CommandParser) -> None:
     what.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     names = ("model", "batch_size", "epochs", "update", "seed", "validation_fraction")
     add_options(what, RunSettings, *names, "early_stopping", **of_data)
+    text = "then train again on all rows, also those held out, for the best number of epochs"
+    what.add_argument("--refit", action="store_true", help=text)
     add_options(what, RunOptions, "resume", "warm_start")
     text = "replace RUN if it is a run; it stays if this training fails"
     what.add_argument("--overwrite", action="store_true", help=text)
@@ -220,15 +222,16 @@ def run_train(args: argparse.Namespace) -> int:
                 args.data,
                 settings,
                 out=args.out,
+                refit=args.refit,
                 **values_from(args, RunOptions),
                 **values_from(args, LaunchSettings),
             )
     except Stopped as stop:
-        print(
-            f"cowclip: stopped with a checkpoint in {args.out}; resume with --resume",
-            file=sys.stderr,
-        )
+        words = f"resume with --resume{' --refit' * args.refit}"
+        print(f"cowclip: stopped with a checkpoint in {args.out}; {words}", file=sys.stderr)
         return 128 + stop.signal_number
+    if args.refit:
+        settings = RunConfig.load(local_run(args.out)).settings
     worse = _worse(args, rows)
     if args.json:
         from cowclip_merlin.training.stopping.early_stopping import kept_row
@@ -256,8 +259,8 @@ def _replaced(args: argparse.Namespace) -> Iterator[None]:
     start = _start(args)
     if start and not is_address(start) and out.resolve() == Path(start).resolve():
         raise InputError(f"--overwrite would replace {start}, which --from reads; omit one")
-    refuse_other_files(out, (*RUN_FILES, CONFIG, "reliability.csv", "figures"))
-    with set_aside(out, "config.json", "run"):
+    refuse_other_files(out, (*RUN_FILES, CONFIG, "reliability.csv", "figures", HELD_OUT_METRICS))
+    with set_aside(out, CONFIG, "run"):
         yield
 
 
@@ -270,7 +273,6 @@ def _worse(args: argparse.Namespace, rows: Sequence[Metrics]) -> str:
     """Say that the run is worse than the one that it went on from; "" if it is not."""
     if _start(args) is None:
         return ""
-    from cowclip_merlin.training.run_config import RunConfig, local_run
     from cowclip_merlin.training.starting.going_on import became_worse
 
     config = RunConfig.load(local_run(args.out))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.baselines import Baseline, baselines
-from cowclip_merlin.recipe import choose
+from cowclip_merlin.recipe import MOST_EPOCHS, PATIENCE, VALIDATION_FRACTION, choose
 from cowclip_merlin.settings import words_of
 from cowclip_merlin.train import train
 from cowclip_merlin.training.evaluation import Evaluation
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 8  # columns
+REFITTED = {
+    "validation_fraction": VALIDATION_FRACTION,
+    "early_stopping": PATIENCE,
+    "epochs": MOST_EPOCHS,
+}
+"""Settings that choose the number of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +79,7 @@ def fit_run(
     roles: Mapping[str, Sequence[str]] | None = None,
     prepared: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    refit: bool = False,
     device: str = "auto",
 ) -> FitReport:
     """Guess the columns, prepare the rows in `out`/data, train in `out`, and evaluate.
@@ -86,6 +93,7 @@ def fit_run(
         roles: role -> columns that have it, whatever they look like; see `guess_columns`.
         prepared: further arguments of `PrepareSettings`.
         settings: arguments of `RunSettings`; the others follow from the rows.
+        refit: hold out rows to choose the number of epochs, and train again on all; see `train`.
         device: "auto", "cpu" or "gpu".
 
     Raises:
@@ -97,17 +105,20 @@ def fit_run(
             "`test_fraction` is 0, but fit compares the model on test rows; give more, or use "
             "cowclip prepare and cowclip train"
         )
+    settings = dict(settings or {})
+    if refit:
+        settings = {**REFITTED, **settings}
     with (
         guessed_log(rows, label, given=roles, **prepared or {}) as log,
         new_run_folder(out) as folder,
     ):
         print(log.guess.table())
         if not is_frame(rows):
-            print("\n".join(["the same in two commands:", *_commands(log, out, settings or {})]))
+            print("\n".join(["the same in two commands:", *_commands(log, out, settings, refit)]))
         data = log.prepare(folder / DATA)
-        chosen, words = choose(data, settings or {})
+        chosen, words = choose(data, settings)
         print(words)
-        train(data.path, chosen, out=folder, device=device)
+        train(data.path, chosen, out=folder, refit=refit, device=device)
     report = FitReport(
         guess=log.guess,
         model=chosen.model,
@@ -123,12 +134,15 @@ def fit_run(
     return report
 
 
-def _commands(log: GuessedLog, out: str | Path, settings: Mapping[str, Any]) -> list[str]:
+def _commands(
+    log: GuessedLog, out: str | Path, settings: Mapping[str, Any], refit: bool
+) -> list[str]:
     """Return the commands that prepare and train as `fit_run` does, in folders of their own."""
     data = f"{out}-data"
     known = {k: v for k, v in log.settings.items() if k not in ("kind", "files")}
     words = ["prepare", "table", *map(str, log.files), "--out", data]
     train = ["train", data, "--out", f"{out}-run", *words_of(RunSettings, settings)]
+    train += ["--refit"] if refit else []
     return [
         "  " + shlex.join(["cowclip", *each])
         for each in ([*words, *words_of(PrepareSettings, known)], train)

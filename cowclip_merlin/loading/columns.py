@@ -197,7 +197,7 @@ def concatenate(
 ) -> ColumnArrays:
     """Concatenate all rows of a split with the module `arrays`: NumPy or CuPy."""
     if data.log_format.multi:
-        return _joined(data, list(checked_blocks(data, split, chunks, arrays)))
+        return joined(data, list(checked_blocks(data, split, chunks, arrays)))
     whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
     for block in checked_blocks(data, split, chunks, arrays):
         start, end = end, end + len(block)
@@ -206,8 +206,8 @@ def concatenate(
     return whole
 
 
-def _joined(data: PreparedData, blocks: Sequence[ColumnArrays]) -> ColumnArrays:
-    """Join blocks with multi-valued columns."""
+def joined(data: PreparedData, blocks: Sequence[ColumnArrays]) -> ColumnArrays:
+    """Return the rows of some blocks in host memory."""
     blocks = [ColumnArrays.empty(data, 0), *blocks]
     names = blocks[0].arrays
     arrays = {name: np.concatenate([getattr(each, name) for each in blocks]) for name in names}

@@ -20,6 +20,7 @@ from cowclip_merlin.loading.columns import (
     check_no_nulls,
     column_names,
     concatenate,
+    joined,
 )
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data, train_validation_split
@@ -152,6 +153,12 @@ def open_train_and(
     on_gpu = _fits_on_gpu(data, sum(data.rows.values()), memory)
     read = read_columns_on_gpu if on_gpu else open_columns
     return read(data, "train"), read(data, split)
+
+
+def open_all_and_test(data: PreparedData) -> tuple[ColumnArrays, ColumnArrays]:
+    """Read the train and the validation rows as one, into host memory, and the test rows."""
+    known = [open_columns(data, split) for split in ("train", "validation") if split in data.rows]
+    return joined(data, known), open_columns(data, "test")
 
 
 def open_train_and_validation(

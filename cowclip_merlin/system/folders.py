@@ -37,8 +37,10 @@ def holds(folder: Path, content: str) -> bool:
     return any((folder / name).exists() for name in _MARKS[content])
 
 
-def inside(folder: Path) -> tuple[str, Path] | None:
+def inside(folder: Path, *, besides: Collection[str] = ()) -> tuple[str, Path] | None:
     """Return what a folder below a folder holds, and that folder; None if none holds anything.
+
+    Entries of the folder with the names `besides` do not count.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -50,7 +52,7 @@ def inside(folder: Path) -> tuple[str, Path] | None:
     for content, names in _MARKS.items():
         for name in names:
             for file in folder.rglob(name):
-                if file.parent != folder:
+                if file.parent != folder and file.relative_to(folder).parts[0] not in besides:
                     return content, file.parent
     return None
 
@@ -86,15 +88,16 @@ def refuse_other_files(out: Path, ours: Collection[str]) -> None:
 
 
 @contextmanager
-def set_aside(folder: Path, mark: str, what: str) -> Iterator[None]:
+def set_aside(folder: Path, mark: str, what: str, *, keep: Collection[str] = ()) -> Iterator[None]:
     """Put a folder aside for a block that writes it anew, and delete it when the new one is there.
 
-    If the block leaves no folder, the old one is put back.
+    If the block leaves no folder with the mark, the old one is put back.
 
     Args:
         folder: which may be missing.
         mark: pattern of a file that shows what it is.
         what: this, for the message.
+        keep: names of entries that stay where they are, as the block may read them.
 
     Raises:
         InputError: if the folder is something else, or holds more folders with results.
@@ -104,18 +107,28 @@ def set_aside(folder: Path, mark: str, what: str) -> Iterator[None]:
         return
     if not folder.is_dir() or not any(folder.glob(mark)):
         raise InputError(f"{folder}: is no {what}, so `overwrite` does not delete it")
-    if other := inside(folder):
+    if other := inside(folder, besides=keep):
         raise InputError(f"{folder}: holds {other[0]} in {other[1]}; `overwrite` would delete it")
     with lock_folder(folder, "another process writes there; use another `out`"):
         old = folder.with_name(f".{folder.name}.replaced-{token_hex(4)}")
+        kept = [name for name in keep if (folder / name).exists()]
         folder.rename(old)
+        _move(kept, old, folder)
         try:
             yield
         finally:
-            if folder.exists():
+            if any(folder.glob(mark)):
                 shutil.rmtree(old)
             else:
+                _move(kept, folder, old)
+                shutil.rmtree(folder, ignore_errors=True)
                 old.rename(folder)
+
+
+def _move(names: Collection[str], source: Path, target: Path) -> None:
+    for name in names:
+        target.mkdir(exist_ok=True)
+        (source / name).rename(target / name)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from cowclip_merlin.loading import (
     added_log_odds,
     class_weights_of,
     megabytes_to_bytes,
+    open_all_and_test,
     open_train_and,
     open_train_and_validation,
     steps_per_epoch,
@@ -151,6 +152,8 @@ class Run:
         if settings.validation_fraction:
             how = (settings.validation_fraction, settings.validation_split)
             train, self._scored = open_train_and_validation(data, *how, memory=self._memory)
+        elif settings.validation_split == "none" and "validation" in data.rows:
+            train, self._scored = open_all_and_test(data)
         else:
             train, self._scored = open_train_and(data, split, memory=self._memory)
         remedy = "prepare with a larger `test_fraction`, or another `split`"
@@ -355,6 +358,8 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
             f"{prepared.path}: no test rows to score after each epoch; add `validation_fraction` "
             "0.001 for a model on nearly all rows, or prepare with a larger `test_fraction`"
         )
+    if settings.validation_split == "none":
+        rows += prepared.rows.get("validation", 0)
     if settings.batch_size > rows:
         raise InputError(
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "

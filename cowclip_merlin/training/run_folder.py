@@ -70,6 +70,9 @@ def run_log(out: Path) -> AbstractContextManager[logging.Logger]:
 RUN_FILES = ("train.log", "metrics.csv", "diagnostics.csv", "checkpoints", "events", "workers")
 """Files and folders that a run writes beside `config.json`."""
 
+HELD_OUT_METRICS = "held_out.csv"
+"""File of a run that was trained again on all rows: `metrics.csv` of the run before."""
+
 
 def check_run_folder(out: Path) -> None:
     """Check that a path can become a run folder.

@@ -162,7 +162,8 @@ class RunSettings(Settings):
     )
     validation_split: str = option(
         "random",
-        "which rows to hold out: {choices}; last: of the log; given: those of prepare --validation",
+        "which rows to hold out: {choices}; last: of the log; given: those of prepare "
+        "--validation; none: train on these, too",
         metavar="HOW",
         choices=choices.VALIDATION_SPLITS,
     )
@@ -282,10 +283,14 @@ class RunSettings(Settings):
             raise InputError(f"`combiner` is {self.combiner!r}; name every column once")
 
     def _check_validation(self) -> None:
-        if self.validation_split == "given" and self.validation_fraction:
+        used = {
+            "given": "scores the rows of prepare --validation",
+            "none": "holds out no row",
+        }.get(self.validation_split)
+        if used and self.validation_fraction:
             raise InputError(
                 f"validation_fraction {self.validation_fraction:g} has no effect with "
-                "validation_split 'given', which scores the rows of prepare --validation; omit one"
+                f"validation_split {self.validation_split!r}, which {used}; omit one"
             )
         if self.validation_split == "last" and not self.validation_fraction:
             raise InputError(

@@ -44,6 +44,19 @@ def test_the_two_commands_that_it_prints_do_the_same(log, tmp_path, monkeypatch,
     assert f"to score new rows: cowclip score {run} NEW --out scores.csv" in printed
 
 
+def test_refit_trains_again_on_all_rows(log, tmp_path, capsys):
+    run = tmp_path / "RUN"
+    words = ["--mlp", "8", "--epochs", "3", "--seed", "3", "--refit"]
+    assert main(["fit", str(log), "--label", "click", "--out", str(run), *words]) == 0
+    printed = capsys.readouterr().out
+    for command in re.findall(r"^  (cowclip \w+ .*)$", printed, re.M):
+        assert main(shlex.split(command)[1:]) == 0
+    pd.testing.assert_frame_equal(metrics(tmp_path / "RUN-run"), metrics(run))
+    held_out = pd.read_csv(run / "held_out.csv")
+    assert len(metrics(run)) == held_out["validation_auc"].argmax() + 1
+    assert "test_auc" in metrics(run) and len(cc.score(run, log)) == 1200
+
+
 def test_files_and_frames_of_all_kinds_give_the_same_run(rows, log, tmp_path, capsys):
     fitted = cc.fit(log, "click", out=tmp_path / "CSV", **FEW)
     assert "the same in two commands" in capsys.readouterr().out
