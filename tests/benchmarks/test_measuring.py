@@ -12,6 +12,7 @@ from cowclip_merlin.online import FileLog, load_features
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import watching
 from watching import STAGES, Answer, NoAnswer, Prober, SyncWatch
 
 LONG = 30
@@ -50,7 +51,7 @@ class FakeClient:
 @pytest.fixture
 def pipeline(features, tmp_path, monkeypatch):
     """A prober with its logs, and the watch."""
-    monkeypatch.setattr(probes, "ServerClient", FakeClient)
+    monkeypatch.setattr(watching, "ServerClient", FakeClient)
     monkeypatch.setattr(FakeClient, "known", threading.Event())
     logs = [FileLog(tmp_path / name) for name in ("imp", "act", "ex", "syncs")]
     watch = SyncWatch(logs[3])
