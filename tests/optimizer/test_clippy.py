@@ -6,9 +6,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin.choices import RowSettings
-from cowclip_merlin.clip import RowUpdates
-from cowclip_merlin.contrib.clippy import clippy_factor
 
 FIELDS = {"a": 3, "b": 5}
 ROWS, DIM, LR = 8, 3, 0.3
@@ -64,36 +61,7 @@ def keras(tf, kind):
     ](LR)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    dim=st.integers(1, 6),
-    relative=st.floats(0, 2),
-    absolute=st.floats(0, 1),
-    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, seed):
-    rng = np.random.default_rng(seed)
-    field = np.repeat(np.arange(len(sizes)), sizes)
-    w, move = rng.normal(0, 1, (2, len(field), dim))
-    w[rng.random(len(w)) < 0.2] = 0
-    move *= scale
-    rows = RowUpdates(
-        update=tf.constant(move),
-        w=tf.constant(w),
-        field=tf.constant(field),
-        num_fields=len(sizes),
-    )
-    chosen = RowSettings(lambda_rel=relative, lambda_abs=absolute)
-    factor = clippy_factor(rows, chosen).numpy()
-    expected = [numpy_sigma(w[field == f], move[field == f], relative, absolute) for f in field]
-    np.testing.assert_allclose(factor, expected, rtol=1e-12, atol=1e-300)
-    assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()
-
-
-@pytest.mark.thorough
-@settings(max_examples=16, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(["adam", "adagrad"]),
     update=st.sampled_from(["dense", "lazy"]),
@@ -103,7 +71,7 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
     graph=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_thirty_steps(tf, kind, update, l2, relative, absolute, graph, seed):
+def test_ten_steps(tf, kind, update, l2, relative, absolute, graph, seed):
     rng = np.random.default_rng(seed)
     w = rng.normal(0, 0.1, (ROWS, DIM)).astype(np.float32)
     table = tf.Variable(w)
@@ -119,7 +87,7 @@ def test_thirty_steps(tf, kind, update, l2, relative, absolute, graph, seed):
         optimizer.apply_gradients([(tf.IndexedSlices(values, ids, w.shape), table)])
 
     run = tf.function(step) if graph else step
-    for _ in range(30):
+    for _ in range(10):
         ids = rng.integers(0, ROWS, 6)
         values = rng.normal(0, rng.choice([0.01, 1.0]), (6, DIM)).astype(np.float32)
         run(tf.constant(ids), tf.constant(values))
