@@ -11,13 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models import Architecture
-from cowclip_merlin.scaling import Hyperparameters, scale
 from cowclip_merlin.settings import Settings, add_options, option, settings_from, values_from
-from cowclip_merlin.tables.admission import new_admission
-from cowclip_merlin.workflows.ingest import Split
 
 NAMES = ["a", "b"]
 
@@ -113,20 +108,3 @@ def test_a_list_of_numbers_has_numbers():
 def test_a_whole_number_of_numpy_is_one_of_python():
     made = Example(file="log", rows=np.int64(4), widths=(np.int32(2),))
     assert type(made.rows) is int and made.rows == 4 and made.widths == (2,)
-
-
-def test_whole_numbers_that_are_no_settings():
-    """One rule for arguments of models, tables, optimizers and scaling, too."""
-    for wrong in (1.0, True):
-        for refused in (
-            lambda x: Architecture(embedding_dim=x),
-            lambda x: Architecture(mlp=(x,)),
-            lambda x: Architecture(seed=x),
-            lambda x: Hyperparameters(batch_size=x),
-            lambda x: scale("criteo", to=x),
-            lambda x: new_admission((x,)),
-            lambda x: Split(seed=x),
-            lambda x: check_at_least_one({"micro_batches": x}),
-        ):
-            with pytest.raises(InputError, match=f"is {wrong!r}; .*whole number"):
-                refused(wrong)

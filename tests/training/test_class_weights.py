@@ -12,7 +12,6 @@ from one_step import check_that_two_workers_equal_one, gradients
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat, metrics
-from cowclip_merlin.checks import parse_class_weights
 from cowclip_merlin.contrib.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -199,7 +198,3 @@ def test_scores_are_click_rates(folder):
 def test_a_label_without_weight_is_told(folder):
     run(folder, "one", class_weight="0:0")
     assert "scores are no click rates" in (folder / "one" / "train.log").read_text()
-
-
-def test_parsed():
-    assert parse_class_weights(" 1 : 2e1 ,0:.5") == (0.5, 20)

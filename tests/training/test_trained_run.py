@@ -123,20 +123,19 @@ def test_a_column_without_known_ids_has_no_auc():
         evaluation.auc_by_column("user", np.array([1, 2]), np.array([0, 1]), np.array([0.1, 0.2]))
 
 
-def test_a_run_is_as_good_as_itself(run, data, capsys):
-    assert main(["evaluate", str(run), str(data), "--against", str(run)]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line == f"the same AUC as {run} (standard error 0.000000)"
-
-
-def test_a_run_on_other_data_is_refused_before_any_row_is_scored(tmp_path, monkeypatch):
+def test_ids_that_stand_for_other_values_are_refused(tmp_path, monkeypatch):
+    """Before any row is scored."""
     first = prepared_table(tmp_path, "first", ["cook", "guard", "nurse"])
     other = prepared_table(tmp_path, "other", ["cook", "guard", "pilot"])
+    like = prepared_table(tmp_path, "like", ["cook", "nurse", "pilot"], "--like", str(first))
     for name, folder in (("mine", first), ("theirs", other)):
-        train(
-            folder, RunSettings(model="deepfm", **SMALL | {"batch_size": 64}), out=tmp_path / name
-        )
+        settings = RunSettings(model="deepfm", **SMALL | {"batch_size": 64})
+        train(folder, settings, out=tmp_path / name)
+    assert evaluate_run(tmp_path / "mine", like).rows == 300
     monkeypatch.setattr(predicting.Predictor, "predict", None)
+    for use in (evaluate_run, load_run):
+        with pytest.raises(InputError, match=r"other: its ids .* prepare it with `like`"):
+            use(tmp_path / "mine", other)
     with pytest.raises(InputError, match=r"first: its ids .* of .*theirs; prepare it with `like`"):
         evaluate_run(tmp_path / "mine", first, against=tmp_path / "theirs")
 
@@ -229,34 +228,12 @@ def prepared_table(tmp_path, name, jobs, *more):
     return out
 
 
-@pytest.mark.thorough
-def test_ids_that_stand_for_other_values_are_refused(tmp_path):
-    first = prepared_table(tmp_path, "first", ["cook", "guard", "nurse"])
-    other = prepared_table(tmp_path, "other", ["cook", "guard", "pilot"])
-    like = prepared_table(tmp_path, "like", ["cook", "nurse", "pilot"], "--like", str(first))
-    small = SMALL | {"batch_size": 64}
-    train(first, RunSettings(model="deepfm", **small), out=tmp_path / "run")
-    for use in (evaluate_run, load_run):
-        with pytest.raises(InputError, match=r"other: its ids .* prepare it with `like`"):
-            use(tmp_path / "run", other)
-    assert evaluate_run(tmp_path / "run", like).rows == 300
-
-
 @pytest.mark.parametrize("text", ["[1]", "{}", '{"inputs": 3}'])
 def test_columns_of_a_model_that_were_edited(tmp_path, text):
     (tmp_path / "assets.extra").mkdir()
     (tmp_path / "assets.extra/columns.json").write_text(text)
     with pytest.raises(InputError, match=r"columns\.json: names no inputs; export the run again"):
         input_columns(tmp_path)
-
-
-@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
-def test_the_command(run, data, tmp_path, capsys):
-    command = ["export", str(run), str(data), "--out", str(tmp_path / "MODEL"), "--ids"]
-    assert main(command) == 0
-    told = capsys.readouterr()
-    assert "int64 [b]: C1, C2," in told.out and "float32 [b]: I1, I2," in told.out
-    assert "Skipping" not in told.err and "No training configuration" not in told.err
 
 
 @pytest.mark.runs
