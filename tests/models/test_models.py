@@ -153,15 +153,6 @@ def test_saved_and_loaded_in_a_new_process(tf, tmp_path, randomised):
     assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("name", ["dcnv2"])
-def test_weights_saved_and_loaded(schema, batch, tmp_path, name):
-    model, other = (MODELS[name](schema, **(SMALL | {"seed": s})) for s in (1, 2))
-    assert (logits(model, batch).numpy() != logits(other, batch).numpy()).all()
-    model.save_weights(str(tmp_path / "weights"))
-    other.load_weights(str(tmp_path / "weights"))
-    np.testing.assert_array_equal(logits(model, batch), logits(other, batch))
-
-
 def test_without_continuous_columns(schema_of, batch):
     for name in NAMES:
         model = MODELS[name](schema_of(continuous=()), continuous="all", **SMALL)
