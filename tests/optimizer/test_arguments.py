@@ -75,9 +75,14 @@ def test_a_table_without_a_gradient_in_this_step_matches_too(tf):
     assert int(optimizer.iterations) == 1
 
 
-def test_tables_can_be_given_as_the_variables_they_are(tf):
-    clipped, skipped, other = (tf.Variable(tf.ones([3, 2]), name="same") for _ in range(3))
-    optimizer = cc.CowClip("sgd", "sgd", l2=0.0, embeddings=[clipped, skipped], skip=[skipped])
+@pytest.mark.parametrize("by", ["variable", "pattern"])
+def test_which_tables_are_clipped(tf, by):
+    names = ["same"] * 3 if by == "variable" else ["embeddings", "wide_embeddings", "kernel"]
+    tables = clipped, skipped, other = [tf.Variable(tf.ones([3, 2]), name=x) for x in names]
+    which = {"embeddings": tables[:2], "skip": [skipped]}
+    if by == "pattern":
+        which = {"embeddings": ["embeddings"], "skip": ["^wide"]}
+    optimizer = cc.CowClip("sgd", "sgd", l2=0.0, **which)
     g = tf.IndexedSlices(tf.constant([[300.0, 400.0]]), tf.constant([1]), tf.constant([3, 2]))
     optimizer.apply_gradients([(g, clipped), (g, skipped), (g, other)])
     moved = [1 - v.numpy() for v in (clipped, skipped, other)]

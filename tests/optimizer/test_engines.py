@@ -66,6 +66,9 @@ class Engine:
     )
     def test_a_gradient_that_is_not_finite_is_named(self, tf, row, bad, graph, said):
         self.refuses(tf, [5, row, 6], bad, said, graph=graph)
+        if self.backend != "tensorflow":
+            adagrad = {"update": "lazy", "rowwise": True}
+            self.refuses(tf, [5, row, 6], bad, said, graph=graph, **adagrad)
 
     def read_in_steps(self, tf, brought):
         """Steps that read two groups of rows, of which some were brought up to date before."""
@@ -122,7 +125,8 @@ class ByKeras:
     @pytest.mark.parametrize(
         "given",
         [
-            {},
+            {"clip": "column", "bound": 2e-5, "l2": 1e-3},  # L2 alone is clipped
+            {"r": 1e-3, "zeta": 0.0, "l2": 1e-3},
             {"clip": "none", "graph": False},
             {"index": "int32", "l2": 1e-4},
             {"adam": {"beta_1": 0.7, "beta_2": 0.872, "epsilon": 1e-8}, "l2": 1e-5},
@@ -155,6 +159,7 @@ class TestNumba(RowKernels, ByKeras):
             {"update": "lazy"},
             {"update": "lazy", "clip": "column", "bound": 1e-2},
             {"update": "dense"},
+            {"update": "dense", "clip": "column", "bound": 2e-5, "l2": 1e-3},
             {"update": "dense", "adam": {"beta_1": 0.0, "beta_2": 0.5}, "l2": 1e-5},
         ],
     )

@@ -1,7 +1,5 @@
 """Ways to train with Keras: "exact" ends where "dense" does, or says why it cannot."""
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -248,8 +246,3 @@ def test_a_table_that_is_listed_twice_is_refused(tf, update):
     slices, _ = loop.gradients(*loop.batches[0])
     with pytest.raises(InputError, match=r"'embeddings:0' .*two gradients"):
         loop.optimizer.apply_gradients([(slices, loop.table), (slices, loop.table)])
-
-
-def test_a_copy_is_refused_with_the_remedy(tf):
-    with pytest.raises(InputError, match="from_config"):
-        copy.deepcopy(cc.CowClip(update="exact"))

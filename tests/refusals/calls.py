@@ -1,5 +1,6 @@
 """Calls of Python that are refused: for each callable, arguments and what the error must say."""
 
+from copy import deepcopy
 from functools import partial
 from math import inf, nan
 
@@ -78,6 +79,10 @@ def one_object():
     return cc.CowClip(adam, adam)
 
 
+def copied(**arguments):
+    deepcopy(cc.CowClip(**arguments))
+
+
 def set_on_both(**settings):
     for name, value in settings.items():
         setattr(cc.CowClip(), name, value)
@@ -132,6 +137,7 @@ CALLS = {
         ({"update": "exact", "clip": "field"}, "update=\"exact\" .*clips .*: 'field' "),
         ({"update": "exact", "clip": "clippy"}, r"exact.*'clippy'.*update=\"dense\"$"),
         ({"update": "eager"}, "unknown update 'eager'; .* dense, exact, lazy"),
+        ({"micro_batches": 0}, "micro_batches is 0; "),
         ({"clip": "cow"}, "unknown clip 'cow'"),
         ({"clip": "clippy", "backend": "numba"}, "backend=\"numba\" .*clip 'clippy'"),
         ({"clip": "clippy", "lambda_rel": -0.1}, "lambda_rel is -0.1"),
@@ -197,8 +203,11 @@ CALLS = {
         ({"make": partial(new, "AdamW", clipnorm=1.0)}, "AdamW with clipnorm is not supported"),
         ({"make": partial(new, "Lion", use_ema=True)}, "Lion with use_ema is not supported"),
         ({"make": excluding}, "exclude_from_weight_decay is not supported"),
+        ({"make": partial(new, "AdamW", weight_decay=-1.0)}, "weight_decay is -1.0; it must be at"),
+        ({"make": partial(new, "Lion", beta_1=0.0)}, "beta_1 is 0.0; it must be above 0"),
     ],
     one_object: [({}, "one object")],
+    copied: [({"update": "exact"}, "from_config")],
     set_on_both: [
         ({name: 1.0}, f"does not follow {name}: .*dense_optimizer")
         for name in ("clipnorm", "clipvalue", "global_clipnorm")
@@ -228,6 +237,7 @@ CALLS = {
         ({"tables": "growing", "capacity": 0}, "capacity is 0; "),
         ({"name": "dcn", "multi_task": "towers"}, "multi_task"),
         ({"name": "dcn", "multi_task": "mmoe"}, "only 'click' is tagged TARGET"),
+        ({"multi_task": "mmoe", "mmoe_experts": 0}, "mmoe_experts is 0; it must be at least 1"),
     ],
     roc_auc: [
         ({"labels": [1, 1], "scores": [0.1, 0.2]}, "both classes"),
