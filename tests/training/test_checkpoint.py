@@ -27,9 +27,7 @@ class Model:
 
 
 def made(**options):
-    from cowclip_merlin.contrib.decoupled import Lion
-
-    model, ours = Model(), {"RowWiseAdagrad": cc.RowWiseAdagrad, "Lion": Lion}
+    model, ours = Model(), {"RowWiseAdagrad": cc.RowWiseAdagrad}
     optimizer = cc.CowClip(**{k: ours[x]() if x in ours else x for k, x in options.items()})
     optimizer.tables.register(model.variables[:2], None)
     optimizer.create_state(model.variables)
@@ -55,7 +53,7 @@ def step(model, optimizer):
         {"update": "lazy", "embedding_optimizer": "adagrad", "dense_optimizer": "adagrad"},
         {"update": "lazy", "embedding_optimizer": "RowWiseAdagrad"},
         {"update": "dense", "backend": "tensorflow", "clip": "global"},
-        {"update": "exact", "dense_optimizer": "Lion"},
+        {"update": "exact", "dense_optimizer": "lion"},
     ],
     ids=str,
 )
