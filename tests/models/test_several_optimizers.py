@@ -8,7 +8,6 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.ctr_model import find_cowclip
 
 mm = compat.merlin_models()
 
@@ -24,7 +23,7 @@ def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
             model.compile(both, "mse")
     else:
         model.compile(both, "mse")
-        assert find_cowclip(both) is first
+        assert model.row_sync.cowclip is first
 
 
 @pytest.mark.thorough
@@ -44,19 +43,20 @@ def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
 
 
 def test_cowclip_is_found_inside_other_optimizers(tf, schema):
-    cowclip = cc.CowClip(update="exact")
-    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip, dynamic=False, initial_scale=1)
-    assert find_cowclip(scaled) is cowclip
+    cowclip, adam = cc.CowClip(update="exact"), tf.keras.optimizers.legacy.Adam()
     model = MODELS["deepfm"](schema, **SMALL)
-    several = mm.MultiOptimizer(
-        default_optimizer="adam",
-        optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
-    )
-    assert find_cowclip(several) is cowclip
-    rest = mm.MultiOptimizer(
-        default_optimizer=cowclip,
-        optimizers_and_blocks=[mm.OptimizerBlocks("adam", model.blocks[0].logit)],
-    )
-    assert find_cowclip(rest) is cowclip
-    assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
-    attach(model, tf.keras.optimizers.legacy.Adam())
+
+    def several(first, other, part):
+        blocks = [mm.OptimizerBlocks(other, part)]
+        return mm.MultiOptimizer(default_optimizer=first, optimizers_and_blocks=blocks)
+
+    body = model.blocks[0]
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip, dynamic=False, initial_scale=1)
+    for optimizer, found in (
+        (scaled, cowclip),
+        (adam, None),
+        (several("adam", cowclip, body), cowclip),
+        (several(cowclip, "adam", body.logit), cowclip),
+    ):
+        attach(model, optimizer)
+        assert model.row_sync.cowclip is found

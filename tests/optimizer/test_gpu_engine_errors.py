@@ -9,6 +9,8 @@ from emulated_cupy import COMPILER, another_order
 from two_tables import TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 
@@ -118,8 +120,6 @@ def test_a_checkpoint_of_the_cpu_with_a_long_history_goes_on(
 
 
 def test_a_graph_of_another_process_is_refused(tf, emulated):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     status = tf.Variable(tf.zeros([4], tf.int64))
     with pytest.raises(tf.errors.FailedPreconditionError, match="table number 123456 is not"):
         gpu_ops.operations().module.cow_clip_flush(
@@ -129,9 +129,6 @@ def test_a_graph_of_another_process_is_refused(tf, emulated):
 
 def test_a_table_without_a_gpu_is_refused(tf, emulated):
     """Kernels of a device, but there is no driver, or the operation runs on the CPU."""
-    from cowclip_merlin.kernels import RowSettings
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     loaded = gpu_ops.Loaded((0,) * len(gpu_ops.FUNCTIONS), blocks=2)
     owner = gpu_ops.operations().new_owner()
     record = gpu_ops.record_of(4, 2, RowSettings(), loaded, owner=owner, slot=0)

@@ -7,29 +7,24 @@ import sys
 from pathlib import Path
 
 import pytest
+from emulated_cupy import COMPILER
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda.source import program
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
-from emulated_cupy import COMPILER
+from cowclip_merlin.kernels.cuda import source
+from cowclip_merlin.optimizer import config
+from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 
 
 def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
-    found = re.findall(r"__global__ void (\w+)", program(*gpu_ops.SOURCES))
+    found = re.findall(r"__global__ void (\w+)", source.program(*gpu_ops.SOURCES))
     assert sorted(found) == sorted(gpu_ops.FUNCTIONS)
 
 
 def test_python_and_the_operations_agree_on_functions_and_fields(tf):
     """What the kernels share with the operations is in one header, shared.h."""
-    from cowclip_merlin.kernels.cuda import source
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
     names = re.search(r"enum Function \{(.*?)kFunctions", header, re.S)[1]
     wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in gpu_ops.FUNCTIONS]
@@ -49,8 +44,6 @@ def test_python_and_the_operations_agree_on_functions_and_fields(tf):
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """A cache folder that does not exist yet, and a folder of this process for its substitute."""
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(gpu_ops, "_temporary_folder", lambda: tmp_path / "temporary")
     return tmp_path / "cache"
@@ -67,8 +60,6 @@ def cache(monkeypatch, tmp_path):
     ],
 )
 def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, cache, compiler, said):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setattr(gpu_ops.shutil, "which", lambda name: None)
     with pytest.raises(cc.InputError, match=said) as error:
@@ -82,8 +73,6 @@ COPIER = "import pathlib, sys; pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).
 
 def test_a_cache_that_cannot_be_written(tf, monkeypatch, tmp_path, cache):
     """The library is compiled once, into another folder; with a compiler of several words."""
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     cache.touch()  # a file: no folder can be made in it
     (tmp_path / "compiler.py").write_text(COPIER)
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
@@ -98,8 +87,6 @@ def test_a_cache_that_cannot_be_written(tf, monkeypatch, tmp_path, cache):
 
 
 def test_a_library_in_a_read_only_cache_is_used(tf, monkeypatch, tmp_path, cache):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -114,8 +101,6 @@ def test_a_library_in_a_read_only_cache_is_used(tf, monkeypatch, tmp_path, cache
 def test_a_library_from_another_machine_is_used_with_the_same_build_of_tensorflow(
     tf, monkeypatch, tmp_path, cache
 ):
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     (tmp_path / "compiler.py").write_text(COPIER)
     monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
     built = gpu_ops.build()
@@ -141,8 +126,6 @@ def test_the_substitute_of_the_cache_is_removed_at_the_end():
 def test_where_row_operations_cannot_be_used_auto_takes_plain_operations(
     tf, monkeypatch, caplog, missing
 ):
-    from cowclip_merlin.optimizer import config
-
     def fail():
         raise cc.InputError("no compiler")
 
@@ -169,8 +152,6 @@ def test_kernels_are_loaded_for_the_gpu_that_tensorflow_uses(
     tf, monkeypatch, visible, parts, numbers
 ):
     """Where a process hides GPUs, or divides them, TensorFlow's numbers are not CUDA's."""
-    from cowclip_merlin.optimizer.row_updates import gpu_ops
-
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in visible]
     logical = {gpu: [None] * parts[i] for i, gpu in zip(visible, gpus, strict=True) if i in parts}
     made = [None] * len(numbers)

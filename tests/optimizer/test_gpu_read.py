@@ -12,8 +12,7 @@ from two_tables import assert_close, inner_optimizer
 import cowclip_merlin as cc
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.column_arrays import ColumnArrays
-from cowclip_merlin.loading.device_data import DeviceData
+from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.models.hidden.layers import computing_in
 from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm
 from cowclip_merlin.training.train_step import make_train_step

@@ -12,6 +12,8 @@ from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.training.train_step import make_train_step
 
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
+
 
 def test_a_copy_is_found(tf):
     """The size of a tensor is made on the host, and float numbers are cast on the device."""
@@ -24,8 +26,6 @@ def test_a_copy_is_found(tf):
     assert copies(graph) == [("Size", "Cast")]
 
 
-@pytest.mark.system
-@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("at", ["once", "once, xla", "lookups"])
 def test_a_step_copies_nothing(tf, emulated, monkeypatch, at):
     fields = criteo_fields(2000)
@@ -46,8 +46,6 @@ def test_a_step_copies_nothing(tf, emulated, monkeypatch, at):
     assert copies(graph) == []
 
 
-@pytest.mark.system
-@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_with_hidden_layers_as_one_operation_copies_nothing(
     tf, fake_cublas, monkeypatch, precision
@@ -65,8 +63,6 @@ def test_a_step_with_hidden_layers_as_one_operation_copies_nothing(
     assert copies(graph) == []
 
 
-@pytest.mark.system
-@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("name", ["CatchUp", "Step", "Flush", "Dense", "Read", "ReadStep"])
 def test_the_host_knows_only_where_variables_are(tf, emulated, name):
     """Replicas have all their variables on GPUs; a copy of one to the host would wait."""
@@ -75,8 +71,6 @@ def test_the_host_knows_only_where_variables_are(tf, emulated, name):
     assert [x.host_memory_arg for x in found if x.device_type == "GPU"] == [["variables"]]
 
 
-@pytest.mark.system
-@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 @pytest.mark.parametrize("update", ["exact", "lazy"])
 def test_steps_on_lists_end_as_with_numba(tf, emulated, monkeypatch, update):
     """With the operations of a GPU for the parts of a batch; they were never run on one."""

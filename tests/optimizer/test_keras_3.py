@@ -6,6 +6,21 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.system
+
+
+def python(*words):
+    """Run code that is not told to use Keras 2."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    done = subprocess.run(
+        [sys.executable, "-c", *words], capture_output=True, text=True,
+        env=environment | {"KERAS_BACKEND": "tensorflow"},
+    )  # fmt: skip
+    if "no Keras 3" in done.stderr:
+        pytest.skip("this line has no Keras 3")
+    return done
+
+
 SCRIPT = """
 import cowclip_merlin as cc
 import keras
@@ -32,17 +47,8 @@ for use in (
 """
 
 
-@pytest.mark.system
 def test_a_model_of_keras_3_is_refused_with_the_remedy():
-    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        env=environment | {"KERAS_BACKEND": "tensorflow"},
-    )
-    if "no Keras 3" in done.stderr:
-        pytest.skip("this line has no Keras 3")
+    done = python(SCRIPT)
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()
     assert len(told) == 2
@@ -78,19 +84,10 @@ assert last < first
 """
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("order", ["keras first", "ours first"])
 def test_both_kinds_of_keras_train_in_one_process(order):
     """TensorFlow chooses when it is imported; after Keras 3 the optimizer of Keras 2 says so."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE, order],
-        capture_output=True,
-        text=True,
-        env=environment | {"KERAS_BACKEND": "tensorflow"},
-    )
-    if "no Keras 3" in done.stderr:
-        pytest.skip("this line has no Keras 3")
+    done = python(BESIDE, order)
     if order == "ours first":
         assert done.returncode == 0, done.stderr
     else:

@@ -11,9 +11,8 @@ from tiers import thorough
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, open_columns
-from cowclip_merlin.models.base import logits
+from cowclip_merlin.models import logits
 from cowclip_merlin.models.embedding import FusedEmbedding, ShardedEmbedding
-from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_model
@@ -51,7 +50,7 @@ def state_of(trainer):
     model, optimizer = trainer.model, trainer.optimizer
     tables, dense = [layer.table for layer in model.row_sync.layers], dense_variables(model)
     inner = (optimizer.embedding_optimizer, optimizer.dense_optimizer)
-    slots = row_slots(inner[0])
+    slots = optimizer.row_slots
     counters = [each.iterations for each in (optimizer, *inner)]
     found = {
         "tables": tables,

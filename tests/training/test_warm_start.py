@@ -10,7 +10,6 @@ from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.config import row_slots
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -57,7 +56,7 @@ def rows_by_value(data, model, optimizer):
     found = {}
     for number, layer in enumerate(model.row_sync.layers):
         for table_, layout in layer.table_layouts():
-            slots = {name: optimizer.get_slot(table_, name) for name in slot_names(optimizer)}
+            slots = {name: optimizer.get_slot(table_, name) for name in optimizer.row_slots}
             for slot, variable in ({"weights": table_} | slots).items():
                 rows = variable.numpy()
                 for field, offset in zip(layout.fields, layout.offsets):
@@ -65,10 +64,6 @@ def rows_by_value(data, model, optimizer):
                         key = value if id_ >= len(SPECIAL) else id_
                         found[number, slot, field, key] = rows[offset + id_]
     return found
-
-
-def slot_names(optimizer):
-    return row_slots(optimizer.embedding_optimizer)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +96,7 @@ def test_every_known_value_keeps_its_row(days, tmp_path, model, tables, update, 
         np.testing.assert_array_equal(row, before.get(key, first[key]), err_msg=str(key))
     layers = len(old.row_sync.layers)
     ids = len({key[2:] for key in known})
-    assert len(known) == ids * layers * (1 + len(slot_names(old_optimizer)))
+    assert len(known) == ids * layers * (1 + len(old_optimizer.row_slots))
     assert f"{ids:,} of {sum(days[1].cardinalities.values()):,} ids have their rows" in said
     assert int(new_optimizer.iterations) == int(old_optimizer.iterations) > 10
     assert config.data == str(days[0].path)
@@ -124,7 +119,7 @@ def test_with_equal_data_all_state_is_that_of_the_run(days, tmp_path, caplog):
         assert len(before) == len(after) > 4
         for one, other in zip(before, after):
             np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.name)
-    for name in slot_names(old_optimizer):
+    for name in old_optimizer.row_slots:
         for one, other in zip(old.trainable_variables, new.trainable_variables):
             slots = old_optimizer.get_slot(one, name), new_optimizer.get_slot(other, name)
             np.testing.assert_array_equal(*(slot.numpy() for slot in slots), err_msg=one.name)
