@@ -238,7 +238,7 @@ def test_a_missing_column_is_named(features, role, tmp_path):
         if name in columns.inputs:
             assert encode_requests([less], columns).damaged[0].startswith(usual)
             one = features(*[name for name in ROLES if name != "labels"])
-            _, (reason,) = joined([message(less)], one, tmp_path / name)
+            _, (reason,) = joined([message(row), message(less)], one, tmp_path / name)
             assert reason.startswith(usual)
 
 

@@ -17,7 +17,7 @@ from cowclip_merlin.cli.options import (
 )
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.logs.open_log import LOG_FORMS
+from cowclip_merlin.online.logs.open_log import LOG_FORMS, refuse_one_log
 from cowclip_merlin.online.producing.producer import (
     Produced,
     Producer,
@@ -123,6 +123,7 @@ def _check_produced(args: argparse.Namespace) -> None:
             "drop it, or give a file"
         )
     check_logs(args.to, args.impressions, args.actions)
+    refuse_one_log(impressions=args.impressions, actions=args.actions)
     if args.delay is not None and not args.actions:
         raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
     if args.times is None and args.generate:

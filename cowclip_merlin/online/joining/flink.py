@@ -16,6 +16,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError, StackError
 from cowclip_merlin.online.events.features import load_features
 from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.logs.open_log import refuse_one_log
 from cowclip_merlin.targets import refuse_several
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def join_on_flink(
     refuse_several("cowclip online join", columns.targets, remedy)
     if columns.key is None:
         raise InputError(f"{features}: no `key`; name the column that identifies a request")
+    refuse_one_log(impressions=impressions, actions=actions, to=to)
     *declarations, join = statements(
         impressions, actions, to, columns, settings, until_end=until_end
     )

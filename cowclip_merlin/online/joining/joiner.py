@@ -92,6 +92,7 @@ class Joiner:
     Attributes:
         counts: what was read and written so far.
         watermark: event time that both logs have come to; None before the first.
+        before: examples that the log had when a new state was made; 0 with one that goes on.
     """
 
     def __init__(
@@ -132,8 +133,9 @@ class Joiner:
         self._is_sure = False  # whether `_sent` is the end of the examples log
         self.counts, self.watermark = JoinCounts(), None
         progress, self._outbox = state.progress()
+        self.before = 0
         if progress is None:
-            self._sent = to.end()[0]
+            self.before = self._sent = to.end()[0]
             with state.transaction():
                 self._save()
         else:
@@ -154,6 +156,22 @@ class Joiner:
             source.outbox = saved["damaged"]
         self.counts = JoinCounts(**progress["counts"])
         self.watermark, self._sent = progress["watermark"], progress["sent"]
+
+    def refuse_all_damaged(self) -> None:
+        """Refuse a log of which nothing could be joined: it is another one, or they are swapped.
+
+        Raises:
+            InputError: all of its messages are damaged, and this process has read some.
+        """
+        counts = self.counts
+        read = {IMPRESSIONS: counts.impressions, ACTIONS: counts.clicks}
+        damaged = {IMPRESSIONS: counts.damaged_impressions, ACTIONS: counts.damaged_clicks}
+        for name, source in self._sources.items():
+            if source.damaged.newest and damaged[name] == read[name]:
+                raise InputError(
+                    f"none of the {read[name]:,} messages of `{name}` could be joined; the newest: "
+                    f"{source.damaged.newest}; check the logs and the features file"
+                )
 
     @property
     def positions(self) -> dict[str, Position]:

@@ -23,7 +23,7 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     lag,
 )
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.logs.open_log import open_log, refuse_one_log
 from cowclip_merlin.online.report import MonitoringSettings, Number, Values
 from cowclip_merlin.online.service import Service
 from cowclip_merlin.system.signals import GracefulStop, Stopped
@@ -46,6 +46,11 @@ NUMBERS = (
     Number("time", "Age of these numbers", "age", "status_age_seconds"),
 )
 """What Prometheus reads, as `cowclip_join_...`; the values are those of the newest line."""
+
+AGAIN = (
+    "%s has %s examples, but the state %s is new: those of the same impressions are written again; "
+    "stop, and give the state that they were made with, or a new log"
+)
 
 _WAIT = 0.02  # seconds for a first message, when there was none before
 
@@ -256,7 +261,8 @@ def join_logs(
         What was read and written since the state was made.
 
     Raises:
-        InputError: an input is wrong, or a log lost messages that were not read yet.
+        InputError: an input is wrong, a log lost messages that were not read yet, or at its end all
+            messages of one are damaged.
         Stopped: after SIGINT or SIGTERM.
     """
     columns = features if isinstance(features, LogFeatures) else load_features(features)
@@ -264,6 +270,7 @@ def join_logs(
         raise InputError(f"{features}: no `key`; name the column that identifies a request")
     remedy = "write examples with all labels to the topic that the trainer reads"
     refuse_several("cowclip online join", columns.targets, remedy)
+    refuse_one_log(impressions=impressions, actions=actions, to=to)
     state, stop, monitoring = Path(state), GracefulStop(), monitoring or MonitoringSettings()
     damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
     with ExitStack() as stack:
@@ -279,6 +286,8 @@ def join_logs(
         stack.enter_context(stop.catch_signals())
         joiner = Joiner(*logs, columns, settings, store, damaged)
         log.info("reads %s and %s, writes %s", *(each.name for each in logs))
+        if joiner.before:
+            log.warning(AGAIN, logs[2].name, f"{joiner.before:,}", state)
         loop = JoinLoop(
             joiner,
             *logs[:2],
@@ -291,6 +300,8 @@ def join_logs(
         endpoint.tell(loop.status, log.info)
         loop.run()
         log.info("%s", joiner.counts.summary())
+        if until_end and not stop.signal_number:
+            joiner.refuse_all_damaged()
     if stop.signal_number:
         raise Stopped(stop.signal_number)
     return joiner.counts

@@ -90,6 +90,26 @@ def log_place(url: str) -> str:
     return f"{address.name} {address.options.get('db', '')}".rstrip()
 
 
+def refuse_one_log(**urls: str | None) -> None:
+    """Refuse one log in two roles: what is written to it would be read as something else.
+
+    Args:
+        urls: name of the argument -> address; None for none.
+
+    Raises:
+        InputError: two of them are the same log.
+
+    >>> refuse_one_log(impressions="a", actions="b", to="./a")
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: `impressions` and `to` are both folder a; use two logs
+    """
+    roles: dict[str, str] = {}
+    for role, url in urls.items():
+        if url is not None and (other := roles.setdefault(log_place(url), role)) != role:
+            raise InputError(f"`{other}` and `{role}` are both {log_identity(url)}; use two logs")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogAddress:
     """The parts of an address.

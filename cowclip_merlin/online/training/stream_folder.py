@@ -11,7 +11,7 @@ from cowclip_merlin import workers
 from cowclip_merlin.addresses import Address, FilePath, upload_file
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures, load_features
-from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
+from cowclip_merlin.online.logs.open_log import log_identity, open_log, refuse_one_log
 from cowclip_merlin.online.new_columns import held
 from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.online.run_config import (
@@ -113,8 +113,7 @@ def _train(
     leads = group is None or group.is_first
     if leads:
         _check_folder(out, config)
-        if servers and log_place(events) == log_place(servers):
-            raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
+        refuse_one_log(**{"from": events, "to": servers})
     with ExitStack() as stack:
         if leads:
             endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", NUMBERS))

@@ -139,7 +139,32 @@ def test_joins_topics_of_several_partitions(folder, kafka_server, capsys):
     expected, _ = merged.join(*stream(1, 300, SETTINGS), SETTINGS)
     assert {row[0] for row in rows} == {row[0] for row in expected} != set()
     state = str(folder / "other")
-    to = kafka_server.url("parted-impressions")
+    to = kafka_server.topic("parted-examples", 3)
     assert main(words(folder, *given, "--to", to, "--state", state)) == 2
     told = capsys.readouterr().err
     assert "3 partitions" in told and told.count("\n") == 1
+
+
+def test_swapped_logs_and_another_schema_are_no_success(folder, capsys):
+    swapped = words(folder, "--until-end")
+    swapped[3], swapped[5], swapped[7] = swapped[5], swapped[3], str(folder / "others")
+    assert main(swapped) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "messages of --impressions could be joined; the newest: no 'item'" in error
+    (folder / "state").unlink()
+    FileLog(folder / "other").append([b'{"id": "a", "time": 7}'])
+    other = words(folder, "--until-end")
+    other[5] = str(folder / "other")
+    assert main(other) == 2
+    assert "none of the 1 messages of --actions could be joined" in capsys.readouterr().err
+
+
+def test_a_new_state_of_old_examples_is_told(folder, capsys):
+    assert main(words(folder, "--until-end")) == 0
+    before = len(examples_in(folder))
+    assert main(words(folder, "--until-end")) == 0  # goes on
+    assert "written again" not in "".join(capsys.readouterr())
+    (folder / "state").unlink()
+    assert main(words(folder, "--until-end")) == 0
+    assert f"has {before:,} examples, but the state" in capsys.readouterr().out
+    assert len(examples_in(folder)) == 2 * before
