@@ -282,6 +282,8 @@ def scale(
     if isinstance(source, Hyperparameters):
         return _multiply(source, to=to, rule=rule)
     preset = _preset(source) if isinstance(source, str) else source
+    if not isinstance(preset, Preset):
+        check_hyperparameters(source)
     if rule != "cowclip":
         return _multiply(preset.baseline, to=to, rule=rule)
     tuned = {
@@ -291,6 +293,19 @@ def scale(
         for k, v in values.items()
     }
     return replace(_multiply(preset.cowclip, to=to, rule=rule), **tuned)
+
+
+def check_hyperparameters(values: object) -> None:
+    """Refuse what `CowClip.of` cannot take, such as a batch size or the name of a preset.
+
+    Raises:
+        InputError: it is no `Hyperparameters`.
+    """
+    if not isinstance(values, Hyperparameters):
+        raise InputError(
+            f"{values!r:.60} is no Hyperparameters; give what cowclip_merlin.scale(..., to=BATCH) "
+            "returns"
+        )
 
 
 def clip_of(rule: str) -> str:

@@ -24,6 +24,7 @@ from cowclip_merlin.optimizer.row_updates.engine import Engine
 from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
 from cowclip_merlin.optimizer.unique_rows import BatchRead, ReadForm, UniqueRows, flat_ids
+from cowclip_merlin.scaling import check_hyperparameters
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.types import (
     IndexedSlices,
@@ -160,13 +161,15 @@ class CowClip(WrappingOptimizer):
             **arguments: other arguments of `CowClip`, such as `update`.
 
         Raises:
-            InputError: if there is a warm-up, but no number of steps or too many.
+            InputError: if there is a warm-up, but no number of steps or too many, or `values` are
+                none.
 
         >>> from cowclip_merlin import scale
         >>> opt = CowClip.of(scale("criteo", to=8192), steps_per_epoch=100, update="lazy")
         >>> opt.config.l2, [round(float(opt.learning_rate(step)), 5) for step in (0, 50, 100)]
         (8e-05, [0.0, 0.00113, 0.00226])
         """
+        check_hyperparameters(values)
         if values.warmup_epochs and steps_per_epoch is None:
             raise InputError(
                 f"warmup_epochs is {values.warmup_epochs:g}, but steps_per_epoch is missing; give "

@@ -14,7 +14,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.scaling import Hyperparameters, check_hyperparameters
 from cowclip_merlin.torch.tables import Table, tables_of
 
 
@@ -132,6 +132,7 @@ class CowClip(torch.optim.Optimizer):
         >>> CowClip.of(layer, scale("criteo", to=8192)).param_groups[0]["l2"]
         8e-05
         """
+        check_hyperparameters(values)
         if values.optimizer != "adam" or values.micro_batches > 1:
             what = "micro_batches" if values.optimizer == "adam" else values.optimizer
             raise InputError(f"the optimizer for PyTorch has no {what}; use Adam and one part")

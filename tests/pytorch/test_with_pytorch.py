@@ -133,6 +133,8 @@ def test_scaled_hyper_parameters(torch, cowclip, model_of, batches, train):
     train(model, optimizer, batches(2))
     with pytest.raises(InputError, match="has no adagrad"):
         cowclip.of(model, cc.Hyperparameters(optimizer="adagrad"))
+    with pytest.raises(InputError, match="8192 is no Hyperparameters"):
+        cowclip.of(model, 8192)
 
 
 WORKER = """

@@ -48,6 +48,10 @@ def new(name, **settings):
     return getattr(compat.tensorflow().keras.optimizers, name)(**settings)
 
 
+def optimizer_of(values):
+    return cc.CowClip.of(values)
+
+
 def cowclip_of(make, slot="embedding_optimizer", **arguments):
     return cc.CowClip(**{slot: make()}, **arguments)
 
@@ -117,6 +121,11 @@ CALLS = {
         ({"to": True}, "is True; .*whole number"),
     ],
     partial(cc.scale, "kaggle", to=1024): [({}, "unknown preset 'kaggle'")],
+    partial(cc.scale, 512, to=1024): [({}, "^512 is no Hyperparameters; ")],
+    optimizer_of: [
+        ({"values": 8192}, "^8192 is no Hyperparameters; give what cowclip_merlin.scale"),
+        ({"values": "criteo"}, "^'criteo' is no Hyperparameters; "),
+    ],
     cc.Hyperparameters: [
         ({"l2": -1.0}, "l2 is -1.0"),
         ({"clip": "cowclop"}, "unknown clip 'cowclop'"),
