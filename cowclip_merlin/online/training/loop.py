@@ -115,7 +115,7 @@ class StreamTrainer:
         """Train until a signal comes, or with `until_end` until the log ends.
 
         Raises:
-            InputError: an input is wrong, or the log has lost events.
+            InputError: an input is wrong, the log has lost events, or all that it has are damaged.
             Diverged: the loss or a gradient is not finite.
             Stopped: after SIGINT or SIGTERM; a snapshot is written first.
         """
@@ -137,6 +137,11 @@ class StreamTrainer:
                 self._servers.close()
         if self._stop.signal_number:
             raise Stopped(self._stop.signal_number)
+        if not self.trained and self._damaged.count:
+            raise InputError(
+                f"{self._events.name}: none of its {self._damaged.count:,} messages is an event of "
+                f"the features file; the newest: {self._damaged.newest}"
+            )
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""

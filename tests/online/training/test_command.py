@@ -109,3 +109,11 @@ def test_a_wrong_way_to_watch_leaves_nothing(folder, capsys, options):
             assert train("--to", "SYNC", **words) == 2
     assert next(iter(options)) in capsys.readouterr().err
     assert not (folder / "RUN").exists() and not (folder / "SYNC").exists()
+
+
+def test_a_topic_with_another_schema_is_no_success(folder, capsys):
+    (folder / "f.yaml").write_text(FEATURES.replace("[user, item]", "[usr, item]"))
+    assert train() == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "EVENTS: none of its 200 messages is an event of the features file" in error
+    assert "no 'usr', but 'user'" in error
