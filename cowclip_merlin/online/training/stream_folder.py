@@ -34,6 +34,7 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, ti
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workers.agreement import check_alike, naming_lost_workers, texts_of_all
 
@@ -154,6 +155,7 @@ def _train(
             if new and stream.snapshots:  # refuse a wrong address before anything else
                 upload_file(out / CONFIG, str(Address(stream.snapshots) / CONFIG))
             _say_what_is_read(log, source.name, target and target.name)
+            _say_rates(log, settings.run)
             for change in (*changes.columns, *changes.others):
                 log.info("changed since the start before: %s", change)
             endpoint.tell(work.status, log.info)
@@ -189,6 +191,21 @@ def _check_folder(out: Path, config: JsonObject) -> Changes:
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:
     log.info("reads %s%s", source, f", syncs to {target}" if target else "")
+
+
+def _say_rates(log: logging.Logger, run: RunSettings) -> None:
+    """Say what the scaling rule makes of the rates, which are given at the base batch size."""
+    values = run.hyperparameters("table")
+    log.info(
+        "batch %d = %g x %d, rule %s: embedding lr %.6g, dense lr %.6g, l2 %.6g",
+        run.batch_size,
+        run.batch_size / run.base_batch_size,
+        run.base_batch_size,
+        run.rule,
+        values.embedding_lr,
+        values.dense_lr,
+        values.l2,
+    )
 
 
 def roll_back(run: str | Path, snapshot: int) -> list[int]:

@@ -117,3 +117,9 @@ def test_a_topic_with_another_schema_is_no_success(folder, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert "EVENTS: none of its 200 messages is an event of the features file" in error
     assert "no 'usr', but 'user'" in error
+
+
+def test_it_says_the_rates_that_the_rule_makes_of_those_given(folder, capsys):
+    assert train("--embedding-lr", "0.01", "--dense-lr", "0.02", "--l2", "0.032") == 0
+    words = "batch 32 = 0.03125 x 1024, rule cowclip: embedding lr 0.01, dense lr 0.00353553, l2"
+    assert f"{words} 0.001" in capsys.readouterr().out
