@@ -27,7 +27,8 @@ from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.stopping.refit import check_refit, refit_settings
 from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.guessed import DATA, guessed_log, new_run_folder
+from cowclip_merlin.workflows.guessed import guessed_log, new_run_folder
+from cowclip_merlin.workflows.prepared.folder import DATA
 from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 

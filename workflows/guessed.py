@@ -19,9 +19,6 @@ from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.frames import Frame, arrow_table, is_frame
 
-DATA = "data"
-"""Folder in a run folder with the rows that were prepared for it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class GuessedLog:

@@ -12,8 +12,8 @@ from cowclip_merlin.recipe import MODEL, MOST_EPOCHS, VALIDATION_FRACTION
 from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
-from cowclip_merlin.workflows.guessed import DATA
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.prepared.folder import DATA
 
 _BY_ROWS = "by the rows"
 _GUESSED = "guessed"

@@ -32,7 +32,8 @@ from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
-from cowclip_merlin.workflows.guessed import DATA, guessed_log, naming_frame, new_run_folder
+from cowclip_merlin.workflows.guessed import guessed_log, naming_frame, new_run_folder
+from cowclip_merlin.workflows.prepared.folder import DATA
 from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 ABOUT = "classifier.json"

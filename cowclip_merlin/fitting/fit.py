@@ -19,8 +19,9 @@ from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.importance import importance
 from cowclip_merlin.training.trained_run import evaluate_run
 from cowclip_merlin.workflows.guess import Guess
-from cowclip_merlin.workflows.guessed import DATA, GuessedLog, guessed_log, new_run_folder
+from cowclip_merlin.workflows.guessed import GuessedLog, guessed_log, new_run_folder
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.prepared.folder import DATA
 from cowclip_merlin.workflows.raw.frames import Frame, is_frame
 
 if TYPE_CHECKING:

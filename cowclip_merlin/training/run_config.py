@@ -16,7 +16,7 @@ from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.machine import versions
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.types import JsonObject
-from cowclip_merlin.workflows.guessed import DATA
+from cowclip_merlin.workflows.prepared.folder import DATA
 
 FORMAT_VERSION = 2
 CONFIG = "config.json"

@@ -44,6 +44,8 @@ def schema_json(log_format: LogFormat, statistics: Statistics) -> JsonObject:
 FORMAT_VERSION = 1
 DATASET = "dataset.json"
 """File that a prepared folder has when it is whole."""
+DATA = "data"
+"""Folder in a run folder with the rows that were prepared for it."""
 SPLITS = ("train", "test")
 """Splits of every folder; one may also have a split "validation"."""
 VALIDATION = "validation"
