@@ -74,7 +74,8 @@ class RunConfig:
             InputError: if the folder is not a run folder, is damaged or has another format.
         """
         if not (run / CONFIG).exists():
-            raise InputError(f"{run}: no config.json; give the run folder that cowclip train wrote")
+            what = "is a file" if run.is_file() else "no config.json"
+            raise InputError(f"{run}: {what}; give the run folder that cowclip train wrote")
         config = read_json(run / CONFIG)
         if isinstance(config, dict) and "features" in config:
             raise InputError(

@@ -91,10 +91,14 @@ class PreparedData:
                 format version.
         """
         path = local_folder(path, DATASET)
+        if path.is_file():
+            raise InputError(f"{path}: is a file; make a folder of it with cowclip prepare")
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; create it with cowclip prepare")
         if not (path / DATASET).is_file():
-            raise InputError(f"{path}: has no dataset.json; create it with cowclip prepare")
+            of_run = (path / DATA / DATASET).is_file()
+            remedy = f"give {path / DATA}" if of_run else "create it with cowclip prepare"
+            raise InputError(f"{path}: has no dataset.json; {remedy}")
         value = read_json(path / DATASET)
         version = value.get("format_version") if isinstance(value, dict) else None
         if version != FORMAT_VERSION:
