@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.argv = words
         if unknown:
             command = _command(vars(args))
-            hint = _near_option(unknown, parser) or ";"
+            hint = _elsewhere(unknown[0]) or _near_option(unknown, parser) or ";"
             return _fail(
                 f"unknown arguments: {' '.join(unknown)}{hint} see cowclip {command} --help"
             )
@@ -181,6 +181,19 @@ def _near_option(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str
     """
     name = unknown[0].partition("=")[0]
     return near(name, _options_of(parser)) if name.startswith("--") else ""
+
+
+def _elsewhere(word: str) -> str:
+    """Return words about the first commands that have an option which this one has not."""
+    name = word.partition("=")[0]
+    found = [
+        command
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for command, each in action.choices.items()
+        if name in each._option_string_actions
+    ]
+    return f"; an option of cowclip {' and '.join(found[:2])};" if found else ""
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
