@@ -13,6 +13,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.checks import near
 from cowclip_merlin.compat import prepare_merlin_on_import, request_keras_2
 from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
@@ -131,7 +132,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = "" if name.startswith("_") else near(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.addresses import Address, FilePath, expand
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import near, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepare_settings import KINDS
@@ -141,7 +141,8 @@ class LogReader:
             names = tuple(name for name in names if name != (self._label or names[0]))
         for name in new:
             if name not in names:
-                raise InputError(f"{file}: no column {name!r}; it has {', '.join(names)}")
+                words = f"no column {name!r}; it has {', '.join(names)}{near(name, names)}"
+                raise InputError(f"{file}: {words}")
         return replace(log_format, file_columns=names)
 
 

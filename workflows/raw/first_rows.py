@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
 from cowclip_merlin.workflows.raw.json_rows import first_objects
@@ -64,7 +65,8 @@ def first_rows(file: FilePath, log_format: LogFormat) -> tuple[pa.Table, list[st
         return _first_text_rows(file, log_format)
     if log_format.label not in table.column_names:
         some = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-        raise InputError(f"{file}: no column {log_format.label!r}, but {some}; check the names")
+        hint = near(log_format.label, names) or "; check the names"
+        raise InputError(f"{file}: no column {log_format.label!r}, but {some}{hint}")
     return table, twice
 
 
