@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.addresses import FilePath, path_of
+from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.fit import fit_run
 from cowclip_merlin.fitting.labeled import Labeled, table_of
@@ -441,7 +441,7 @@ def load(run: str | FilePath) -> CTRClassifier:
     Raises:
         InputError: if it is no run, or one with other targets than one label of 0 and 1.
     """
-    folder = local_run(path_of(run))
+    folder = local_run(run)
     config = RunConfig.load(folder)
     settings = config.settings
     if (folder / ABOUT).exists():

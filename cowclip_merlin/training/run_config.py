@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.addresses import FilePath, local_folder, path_of
+from cowclip_merlin.addresses import FilePath, is_address, local_folder, path_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.row_order import NUMPY, ORDERS
 from cowclip_merlin.scaling import Hyperparameters
@@ -98,8 +98,10 @@ def local_run(run: str | FilePath) -> Path:
     """Return the path of a run folder; of one at an address that of its copy in `TMPDIR`.
 
     Raises:
-        InputError: if there is no run at the address, or it cannot be reached.
+        InputError: if there is no run at the address, or it cannot be reached, or this is no path.
     """
+    if not (isinstance(run, str | Path) or is_address(run)):
+        raise InputError(f"`run` is a {type(run).__name__}; give the path of a run folder")
     return local_folder(run, CONFIG)
 
 

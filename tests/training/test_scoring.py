@@ -246,6 +246,12 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     assert not (tmp_path / "other.parquet").exists()
 
 
+def test_rows_in_place_of_the_run_are_refused(made):
+    for call in (cc.score, lambda run, _: cc.load(run)):
+        with pytest.raises(InputError, match="`run` is a DataFrame; give the path of a run"):
+            call(new_frame(), made / "RUN")
+
+
 def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path, capsys):
     given = rows(150, 2)
     given[0][0] = given[1][0] = "maybe"  # labels do not matter
