@@ -246,6 +246,13 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     assert not (tmp_path / "other.parquet").exists()
 
 
+def test_a_missing_column_is_found_before_the_model_is_loaded(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("cowclip_merlin.training.scoring.scorer.Scorer", None)
+    new = write(tmp_path / "new.csv", rows(9, 1), header="user,price")
+    with pytest.raises(InputError, match="no column 'country'"):
+        score_files(made / "RUN", new, out=tmp_path / "scores.csv")
+
+
 def test_rows_in_place_of_the_run_are_refused(made):
     for call in (cc.score, lambda run, _: cc.load(run)):
         with pytest.raises(InputError, match="`run` is a DataFrame; give the path of a run"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,9 +70,8 @@ class Scorer:
         self, run: str | Path, data: str | Path | None = None, *, device: str = "auto"
     ) -> None:
         run = local_run(run)
-        config = RunConfig.load(run)
-        self.data = PreparedData.load(data_of_run(run, config) if data is None else data)
-        set_up_tensorflow(config.settings.seed, device)
+        self.data = _data_of(run, data)
+        set_up_tensorflow(RunConfig.load(run).settings.seed, device)
         model = load_run(run, self.data.path, device=device)
         self._workflow = self._workflow_of_raw_rows()
         self._logits = predicting.logits_function(model, StreamedData(self.empty_columns(0)))
@@ -231,6 +231,11 @@ def score(
     return Scorer(run, data, device=device).score(rows, allow_unknown=allow_unknown)
 
 
+def _data_of(run: Path, data: str | Path | None) -> PreparedData:
+    """Return the prepared folder of a run; None: where it was when the run was trained."""
+    return PreparedData.load(data_of_run(run, RunConfig.load(run)) if data is None else data)
+
+
 def _matrix(ids: Array, lengths: Array) -> npt.NDArray[np.int64]:
     """Return lists of ids as a matrix that 0 fills up, [n, longest].
 
@@ -369,15 +374,18 @@ def score_files(
     check_input_files(paths)
     _check_apart(out, paths)
     _check_kept(keep, ["probability"])
-    scorer = Scorer(run, data, device=device)
-    names = value_names(scorer.data.targets)
+    prepared = _data_of(local_run(run), data)
+    names = value_names(prepared.targets)
     _check_kept(keep, names)
     reader = LogReader(
-        scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
+        prepared.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
     )
-    scored, found = 0, NewValues(scorer.data, allow_unknown)
+    pieces = reader.files(paths)
+    first = next(pieces)  # a column that is not there is found before the model is loaded
+    scorer = Scorer(run, prepared.path, device=device)
+    scored, found = 0, NewValues(prepared, allow_unknown)
     with table_file(out) as write:
-        for part in scorer.score_pieces(reader.files(paths), found):
+        for part in scorer.score_pieces(chain([first], pieces), found):
             write(_table(part, names))
             scored += len(part.probabilities)
         found.check()
