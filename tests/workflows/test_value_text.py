@@ -4,6 +4,7 @@ import datetime
 import logging
 from decimal import Decimal
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from cowclip_merlin.workflows import PrepareSettings, prepare
 from cowclip_merlin.workflows.prepared import changes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.readers import read_parquet_rows
-from cowclip_merlin.workflows.raw.values.value_text import text_of_values
+from cowclip_merlin.workflows.raw.values.value_text import arrow_of_series, text_of_values
 
 DAY = datetime.date(2001, 1, 31)
 NOON = datetime.datetime(2001, 1, 31, 12)
@@ -91,6 +92,11 @@ def read(path, table):
     pq.write_table(table, path)
     log_format = LogFormat(kind="table", label="y", categorical=("a",))
     return pa.concat_tables(each.table for each in read_parquet_rows(path, log_format, 7))
+
+
+def test_sparse_columns_of_pandas_are_read():
+    column = pd.Series(pd.arrays.SparseArray([0, 0, 7]))
+    assert arrow_of_series(column, "a").to_pylist() == [0, 0, 7]
 
 
 def test_a_label_may_be_a_category(tmp_path):

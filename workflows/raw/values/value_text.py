@@ -114,6 +114,8 @@ def arrow_of_series(values: pd.Series | pd.Index | list[object], name: str) -> p
     """Convert a pandas column or a list to an Arrow array; NaN and NaT become null."""
     import pyarrow as pa
 
+    if hasattr(values, "sparse"):  # of pandas, which Arrow does not read
+        values = values.sparse.to_dense()
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
