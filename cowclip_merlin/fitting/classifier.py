@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,7 +20,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.addresses import FilePath, is_address
+from cowclip_merlin.checks import near, one_of
+from cowclip_merlin.choices import MODELS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.fit import fit_run
 from cowclip_merlin.fitting.labeled import Labeled, table_of
@@ -29,6 +32,7 @@ from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.targets import only_clicks
 from cowclip_merlin.train import train
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
+from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
@@ -253,6 +257,8 @@ class CTRClassifier:
                 raise InputError("`sample_weight` is for rows in memory; give `X` as such")
             files, label, known = X, y, {"classes": np.array([0, 1]), "names": None}
             run = {"validation_fraction": self.validation_fraction} | run
+        elif isinstance(X, str | Path) or is_address(X):
+            raise InputError(f"{X}: is a file; give `y` the name of its column with the labels")
         else:
             rows = Labeled.of(X, y, sample_weight)
             with naming_frame(folder):
@@ -274,14 +280,32 @@ class CTRClassifier:
         return known
 
     def _roles(self) -> dict[str, Sequence[str]]:
-        names = (name for name in (*ROLES, IGNORE) if name not in ("time", "weight"))
+        names = [name for name in (*ROLES, IGNORE) if name not in ("time", "weight")]
+        for name in names:
+            if isinstance(value := getattr(self, name), str):
+                raise InputError(f"`{name}` is {value!r}; give a list of columns, as [{value!r}]")
+        if not isinstance(self.time, str | None):
+            raise InputError(f"`time` is {self.time!r}; give the name of one column")
         given = {name: tuple(getattr(self, name)) for name in names}
         return given | {"time": () if self.time is None else (self.time,)}
 
     def _settings(self, seed: int) -> dict[str, Any]:
         """Return the arguments of `RunSettings` that are given."""
         given = {name: value for name in _OF_RUN if (value := getattr(self, name)) is not None}
-        given |= {"mlp": tuple(given["mlp"])} if "mlp" in given else {}
+        if "mlp" in given:
+            if np.ndim(self.mlp) != 1:
+                raise InputError(
+                    f"`mlp` is {self.mlp!r}; give the widths of its layers, as (64, 64)"
+                )
+            given["mlp"] = tuple(given["mlp"])
+        one_of("model", self.model, MODELS)
+        known = [each.name for each in fields(RunSettings)]
+        for name in self.settings or {}:
+            if name not in known:
+                hint = near(name, known)
+                if name in OVERRIDES:
+                    hint = f"; give it as {{'overrides': {{{name!r}: {self.settings[name]!r}}}}}"
+                raise InputError(f"`settings`: RunSettings has no {name!r}{hint}")
         return given | {"seed": seed} | dict(self.settings or {})
 
     def _seed(self) -> int:

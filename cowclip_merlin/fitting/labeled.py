@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.guess import guess_columns
@@ -59,7 +60,8 @@ class Labeled:
         table, names = table_of(X)
         if isinstance(y, str):
             if y not in table.column_names:
-                raise InputError(f"the frame has no column {y!r}; give its labels")
+                hint = near(y, table.column_names) or "; give the name of the labels"
+                raise InputError(f"the frame has no column {y!r}{hint}")
             y, table = np.asarray(table[y]), table.drop_columns([y])
             names = table.column_names
         labels = _labels(y)
@@ -174,17 +176,26 @@ def _matrix_table(X: Any) -> pa.Table:
 
 
 def _labels(y: npt.ArrayLike) -> Array:
-    """Return labels as an array; NaN and infinity are none.
+    """Return labels as an array, also those of pandas's own types; NaN and infinity are none.
 
     Raises:
-        InputError: if there are some, or there are no labels.
+        InputError: if there are some, or there are no labels, or they cannot be sorted.
     """
+    import pandas as pd
+
     if y is None:
         raise InputError("requires y to be passed, but the target y is None")
+    if hasattr(y, "tocsr"):
+        raise InputError("y is a sparse matrix; give a dense array, as of y.toarray()")
     labels = np.asarray(y)
     labels = labels.ravel() if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    missing = labels.dtype.kind == "f" and not np.isfinite(labels).all()
-    if missing or (labels.dtype == object and any(each is None for each in labels.tolist())):
+    missing = labels.dtype == object and pd.isna(labels).any()
+    if labels.dtype == object and labels.ndim == 1 and not missing:
+        labels = pd.Series(labels).infer_objects().to_numpy()
+        kinds = sorted({type(each).__name__ for each in labels.tolist()})
+        if len(kinds) > 1:
+            raise InputError(f"y has labels of the types {', '.join(kinds)}; give one type")
+    if missing or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
         raise InputError("y has missing labels (None, NaN or infinity); leave these rows out")
     return labels
 
