@@ -273,8 +273,8 @@ def test_test_rows_choose_no_epochs():
     message = end_message(rows_of("test", 0.75, 0.7), plain)
     assert message == (
         "test AUC fell from 0.75000 after epoch 1 to 0.70000 after epoch 2; choose epochs on "
-        "validation rows: --validation-fraction 0.1 --early-stopping 1, then train again on all "
-        "rows with that --epochs"
+        "validation rows: cowclip train with --validation-fraction 0.1 --early-stopping 1, then "
+        "again on all rows with that --epochs"
     )
     for aucs in ((0.7, 0.75), (0.75, 0.7495), (0.75,)):
         assert end_message(rows_of("test", *aucs), plain) is None

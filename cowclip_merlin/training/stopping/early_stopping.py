@@ -183,8 +183,8 @@ def end_message(rows: Rows, settings: RunSettings) -> str | None:
     remedy = (
         f"train with --epochs {best['epoch']:.6g}, or with --early-stopping 1"
         if split == "validation"
-        else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1, "
-        "then train again on all rows with that --epochs"
+        else "choose epochs on validation rows: cowclip train with --validation-fraction 0.1 "
+        "--early-stopping 1, then again on all rows with that --epochs"
     )
     went = "fell" if score.higher else "rose"
     return (
