@@ -109,6 +109,7 @@ FIT = Command(
 
 It looks at the first 50,000 rows, prints which column has which role and why, and the two commands
 that do the same. Text and whole numbers are ids, numbers with fractions are numeric, lists have
-several values per row. Of a date or time, the hour and the weekday are ids, and the last tenth of
-the rows is held out. Columns with nearly one value a row are left out.""",
+several values per row. Whole numbers of many values are numeric, too, if their name says so, such
+as age, or if they are unevenly spread. Of a date or time, the hour and the weekday are ids, and the
+last tenth of the rows is held out. Columns with nearly one value a row are left out.""",
 )
