@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from markdown_pages import ROOT
 
 import cowclip_merlin as cc
@@ -68,6 +69,14 @@ def test_every_public_name_is_there_after_the_one_import_of_the_page():
     code = "\n".join(["import cowclip_merlin as cc", *names])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert len(names) > 20 and done.returncode == 0, done.stderr
+
+
+def test_the_citation_has_the_version_and_its_date():
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    newest = f"## [{found['version']}] - {found['date-released']}"
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert found["version"] == cc.__version__
+    assert newest == re.search(r"^## .*$", changes, re.M)[0]
 
 
 def test_every_command_is_named():
