@@ -28,7 +28,7 @@ from cowclip_merlin.training.run_settings import RunSettings
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
     from cowclip_merlin.experiments.on_data.trainings import DataSession
-    from cowclip_merlin.experiments.session import ResultsSession
+    from cowclip_merlin.experiments.runs import ResultsSession
 
 _PATHS = ("log", "features")
 
@@ -182,17 +182,17 @@ def _run_each(
     experiments: Sequence[Experiment | LogExperiment],
 ) -> int:
     """Run the experiments, or list their runs; return the exit code."""
-    from cowclip_merlin.experiments.commands import check_experiment, dry_run, run_experiment
     from cowclip_merlin.training import Stopped
 
     for experiment in experiments:
-        check_experiment(session, experiment)
+        session.runs(experiment).check()
     for experiment in experiments:
+        runs = session.runs(experiment)
         if args.dry_run:
-            print(dry_run(session, experiment) + "\n")
+            print(runs.dry() + "\n")
             continue
         try:
-            shown = run_experiment(session, experiment)
+            shown = runs.run()
         except Stopped as stop:
             print("cowclip: stopped; run the same command again to resume", file=sys.stderr)
             return 128 + stop.signal_number
@@ -204,9 +204,8 @@ def _run_each(
 def _train_command_text(session: DataSession, sweep: Experiment) -> str:
     """Return the command that trains with a sweep's best settings, for the end of its text."""
     from cowclip_merlin.cli.train import train_command
-    from cowclip_merlin.experiments.on_data.trainings import TrainingRuns
 
-    chosen = TrainingRuns(session, sweep).best_settings()
+    chosen = session.runs(sweep).best_settings()
     if chosen is None:
         return ""
     return f"\n\nto train with the best settings:\n  {train_command(chosen)}"

@@ -36,7 +36,7 @@ from cowclip_merlin.experiments.results import (
     read_tuned,
     write_tuned,
 )
-from cowclip_merlin.experiments.session import (
+from cowclip_merlin.experiments.runs import (
     NO_FIGURE,
     ResultsSession,
     Runs,
@@ -96,6 +96,10 @@ class DataSession(ResultsSession):
     def fingerprint(self) -> str:
         """Fingerprint of this share, for tables and figures; runs have that of all rows."""
         return self._variant.fingerprint(self.whole)
+
+    def runs(self, experiment: Experiment) -> TrainingRuns:
+        """Return the runs of an experiment."""
+        return TrainingRuns(self, experiment)
 
     def data(self) -> PreparedData:
         """Return the share of the data that the session uses."""
@@ -293,6 +297,14 @@ class TrainingRuns(Runs):
                 build_optimizer(run.settings, values, data, steps=1)
             except InputError as error:
                 raise InputError(f"{self.experiment.cli_name}, {run.label}: {error}") from None
+
+    def dry(self) -> str:
+        """List the missing runs; the training of "gradients" has no result, so it is never done."""
+        if self.experiment.kind != "gradients":
+            return super().dry()
+        run = self.plan()[0]
+        step = run_figures.GRADIENT_STEP
+        return f"{self.experiment.title}\none training of {run.label}, up to {step} steps"
 
     def describe(self) -> str:
         """Describe the batches and rates."""

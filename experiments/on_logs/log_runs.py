@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from cowclip_merlin.experiments.definitions import LogExperiment
-from cowclip_merlin.experiments.session import ResultsSession, Runs, given_words
+from cowclip_merlin.experiments.runs import ResultsSession, Runs, given_words
 from cowclip_merlin.experiments.settings import LogSettings
 from cowclip_merlin.experiments.tables import (
     Cell,
@@ -83,6 +83,14 @@ class LogSession(ResultsSession):
         """Fingerprint of the contents of the log's files."""
         sums = [checksum(path) for path in self.settings.files]
         return hashlib.sha256(" ".join(sums).encode()).hexdigest()[:12]
+
+    def runs(self, experiment: LogExperiment) -> Runs:
+        """Return the runs of an experiment."""
+        from cowclip_merlin.experiments.on_logs.collisions import CollisionRuns
+        from cowclip_merlin.experiments.on_logs.replays import ReplayRuns
+
+        kind = CollisionRuns if experiment.kind == "collisions" else ReplayRuns
+        return kind(self, experiment)
 
     def describe_data(self, events: str = "") -> str:
         """Describe the log and the model in one line; `events`: their number, once it is known."""

@@ -17,7 +17,7 @@ from cowclip_merlin.experiments.definitions import NEVER, LogExperiment, ReplayL
 from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, Measure, hash_settings
 from cowclip_merlin.experiments.results import ReplayResult, append_rows, read_replays
-from cowclip_merlin.experiments.session import (
+from cowclip_merlin.experiments.runs import (
     NO_FIGURE,
     machine_columns,
     quiet_training,

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import MALFORMED, Diverged, InputError, not_installed
-from cowclip_merlin.experiments.session import quiet_training
+from cowclip_merlin.experiments.runs import quiet_training
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_logs import Metrics, is_metric_column

@@ -8,7 +8,6 @@ from benchmark_files import LABELS, write
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.commands import check_experiment
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.on_data.trainings import DataSession, TrainingRuns
 from cowclip_merlin.experiments.results import read_results
@@ -124,7 +123,7 @@ def test_settings_without_effect_are_refused(data, tmp_path, more, says):
     (tmp_path / "mine.yaml").write_text(MINE)
     given = DataSettings(data=data["criteo_x4"], out=tmp_path / "out", **more)
     with pytest.raises(InputError, match=says):
-        check_experiment(DataSession(given), load_experiment(str(tmp_path / "mine.yaml")))
+        DataSession(given).runs(load_experiment(str(tmp_path / "mine.yaml"))).check()
 
 
 def test_other_data_are_refused(data, tmp_path):

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.commands import RUNS
 from cowclip_merlin.experiments.definitions import (
-    KINDS,
-    LOG_KINDS,
     Experiment,
     ExperimentLine,
     experiment_names,
@@ -55,10 +52,6 @@ def test_the_papers_tables_and_the_experiments_on_a_log_are_there():
     assert set(ON_DATA) | set(ON_LOG) == set(experiment_names())
     for name, (what, values) in ON_LOG.items():
         assert [getattr(line, what) for line in load_experiment(name).lines] == values
-
-
-def test_every_kind_can_be_run():
-    assert set(LOG_KINDS) | set(KINDS) == set(RUNS)
 
 
 @pytest.mark.parametrize("name", ON_DATA)
