@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import MALFORMED, InputError
-from cowclip_merlin.experiments.definitions import (
-    Experiment,
-    LogExperiment,
-)
+from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.experiments.sizing import PAPER_ROWS
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
-from cowclip_merlin.plotting.style import new_figure, save_figure, style_of_many
+from cowclip_merlin.plotting.style import new_figure, style_of_many, svg_text
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
-from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.system.files import atomic_write, read_json, write_json
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
 if TYPE_CHECKING:
@@ -171,11 +168,11 @@ def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Figure:
     return figure
 
 
-def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
+def draw_epochs(measures: Mapping[str, Sequence[Curve]], *, period: str = "epoch") -> Figure:
     """Draw one panel per measure: the mean over seeds by epoch, and their range as a band.
 
-    `measures` has, by label of the vertical axis, curves over epochs, counted from 1. Curves with
-    the same label have the same style in every panel. Equal curves are drawn once.
+    `measures` has, by label of the vertical axis, curves over epochs or other periods, counted from
+    1. Curves with the same label have the same style in every panel. Equal ones are drawn once.
 
     >>> curve = Curve(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
     >>> len(draw_epochs({"test AUC, %": [curve]}).axes)
@@ -189,7 +186,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
         for index, curve in enumerate(curves):
             if curve not in curves[:index]:
                 _draw_curve(one, curve, style_of_many(labels.index(curve.label)))
-        one.set(xlabel="epoch", ylabel=_escape_dollars(measure))
+        one.set(xlabel=period, ylabel=_escape_dollars(measure))
         whole_numbers(one)
     seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)
     title = "line: mean over seeds; band: minimum to maximum" if seeds > 1 else "one seed"
@@ -197,11 +194,34 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
     return figure
 
 
-def draw_multipliers(ours: Sequence[Curve], published: Sequence[Curve] = ()) -> Figure:
-    """Draw the test AUC against the multiple of the base batch, ours next to the paper's.
+def error_bars(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    """Plot the means of a curve, with bars from the minimum to the maximum of the seeds."""
+    means, (low, high) = curve.means(), curve.range()
+    ends = [[m - x for m, x in zip(means, low)], [x - m for m, x in zip(means, high)]]
+    bars = ends if len(curve.runs) > 1 else None
+    look = look | {"capsize": 2.5, "elinewidth": 1}
+    axes.errorbar(curve.x, means, yerr=bars, label=_escape_dollars(curve.label), **look)
+
+
+def beside_published(
+    ours: Sequence[Curve], published: Sequence[Curve]
+) -> tuple[Figure, list[Axes]]:
+    """Draw curves with error bars; published numbers have a panel of their own.
 
     Each panel has its own scale: on another data set the heights differ, so compare the shapes.
-    Bars span the minimum to the maximum of the seeds. Published numbers have a panel of their own.
+    """
+    shown = {"measured here": ours, "published": published} if published else {"": ours}
+    labels = list(dict.fromkeys(curve.label for curves in shown.values() for curve in curves))
+    figure, axes = panels(len(shown))
+    for one, (title, curves) in zip(axes, shown.items()):
+        for curve in curves:
+            error_bars(one, curve, style_of_many(labels.index(curve.label)))
+        one.set_title(title, fontsize=10)
+    return figure, axes
+
+
+def draw_multipliers(ours: Sequence[Curve], published: Sequence[Curve] = ()) -> Figure:
+    """Draw the test AUC against the multiple of the base batch, ours next to the paper's.
 
     >>> curve = Curve(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
     >>> len(draw_multipliers([curve], [curve]).axes)
@@ -209,22 +229,21 @@ def draw_multipliers(ours: Sequence[Curve], published: Sequence[Curve] = ()) -> 
     """
     if not ours:
         raise ValueError("no runs to draw by multiplier")
-    shown = {"measured here": ours, "published": published} if published else {"": ours}
-    labels = list(dict.fromkeys(curve.label for curves in shown.values() for curve in curves))
-    figure, axes = panels(len(shown))
-    for one, (title, curves) in zip(axes, shown.items()):
-        for curve in curves:
-            means, (low, high) = curve.means(), curve.range()
-            below = [m - least for m, least in zip(means, low)]
-            above = [most - m for m, most in zip(means, high)]
-            bars = [below, above] if len(curve.runs) > 1 else None
-            look = style_of_many(labels.index(curve.label)) | {"capsize": 2.5, "elinewidth": 1}
-            one.errorbar(curve.x, means, yerr=bars, label=_escape_dollars(curve.label), **look)
-        one.set_title(title, fontsize=10)
+    figure, axes = beside_published(ours, published)
+    for one, curves in zip(axes, (ours, published)):
         _batch_axis(one, [x for curve in curves for x in curve.x], times=True)
         one.set(xlabel="batch, as a multiple of the base batch", ylabel="test AUC, %")
     several = any(len(curve.runs) > 1 for curve in ours)
     _legend_below(figure, axes, title="bars: minimum to maximum of the seeds" if several else "")
+    return figure
+
+
+def draw_by_label(ours: Curve, published: Curve, labels: Sequence[str], *, axis: str) -> Figure:
+    """Draw AUCs of lines, whose x are their places among the labels, beside the published ones."""
+    figure, axes = beside_published([ours], [published] if published.x else [])
+    for one in axes:
+        one.set_xticks(range(len(labels)), labels)
+        one.set(xlabel=axis, ylabel="AUC, %", xlim=(-0.5, len(labels) - 0.5))
     return figure
 
 
@@ -317,29 +336,19 @@ class FigureFile:
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def write_figure(
-    folder: str | Path,
-    figure: Figure,
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    alt: str,
-    data: str,
-    command: str,
-    fingerprint: str = "",
-) -> Path:
+def write_figure(folder: Path, figure: Figure, **texts: str) -> Path:
     """Save a matplotlib figure as `<folder>/<name>.svg`, and its texts as `<name>.json`.
 
     The texts are those of `FigureFile`. Returns the path of the SVG.
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
-    texts = {"name": name, "title": title, "caption": caption, "alt": alt, "data": data}
-    path = Path(folder) / f"{name}.svg"
+    if not _NAME.fullmatch(texts["name"]):
+        raise ValueError(f"{texts['name']!r} cannot name a figure: letters, digits, - and _ only")
+    made = FigureFile(svg=svg_text(figure), **texts)
+    path = folder / f"{made.name}.svg"
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_figure(figure, path)
-    write_json(path.with_suffix(".json"), texts | {"command": command, "fingerprint": fingerprint})
+    with atomic_write(path) as temporary:
+        temporary.write_text(made.svg, encoding="utf-8")
+    write_json(path.with_suffix(".json"), {k: v for k, v in asdict(made).items() if k != "svg"})
     return path
 
 
@@ -348,25 +357,20 @@ def write_experiment_figure(
     figure: Figure,
     experiment: Experiment | LogExperiment,
     texts: Mapping[str, str],
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    caption: str | None = None,
+    **changed: str,
 ) -> str:
     """Write a figure of an experiment to a results folder; return the line to print.
 
-    `texts` are `data`, `command` and `fingerprint`. The experiment gives the others if they are
-    None.
+    `texts` are `data`, `command` and `fingerprint`. The experiment gives the others, unless they
+    are changed.
     """
-    path = write_figure(
-        out / "figures",
-        figure,
-        name=name or experiment.name,
-        title=title or experiment.title,
-        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
-        alt=title or experiment.title,
-        **texts,
-    )
+    given = {
+        "name": experiment.name,
+        "title": experiment.title,
+        "caption": experiment.caption or f"Claim: {experiment.claim}",
+        **changed,
+    }
+    path = write_figure(out / "figures", figure, **given, alt=given["title"], **texts)
     return f"figure: {path}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import shutil
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,14 @@ import numpy as np
 
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.definitions import NEVER, LogExperiment, ReplayLine
-from cowclip_merlin.experiments.figures import write_experiment_figure
+from cowclip_merlin.experiments.figures import (
+    Curve,
+    draw_by_label,
+    draw_epochs,
+    error_bars,
+    panels,
+    write_experiment_figure,
+)
 from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, Measure, hash_settings
 from cowclip_merlin.experiments.results import ReplayResult, append_rows, read_replays
 from cowclip_merlin.experiments.runs import (
@@ -29,7 +37,7 @@ from cowclip_merlin.online.events.values import parse_duration
 from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.plotting.style import figure_settings, new_figure, style
+from cowclip_merlin.plotting.style import style_of_many
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.system.machine import hardware
@@ -37,7 +45,6 @@ from cowclip_merlin.tables.layout import FieldRules
 from cowclip_merlin.types import JsonObject
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -277,49 +284,32 @@ def _finished(results: LineResults) -> Finished:
     return {label: mine for label, mine in done.items() if mine}
 
 
-def _aucs(results: Sequence[ReplayResult]) -> list[float]:
-    return [100 * result.auc for result in results]
-
-
-def _error_bars(
-    axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]], index: int
-) -> None:
-    """Draw means, and bars that span the minimum to the maximum of the seeds."""
-    means = [np.mean(each) for each in values]
-    low = [mean - min(each) for mean, each in zip(means, values, strict=True)]
-    high = [max(each) - mean for mean, each in zip(means, values, strict=True)]
-    axes.errorbar(x, means, yerr=[low, high], capsize=2.5, elinewidth=1, **style(index, len(x)))
+def _curve(x: Mapping[str, float], done: Finished, label: str = "") -> Curve:
+    """The AUC of each seed at the x of each line; NaN where a seed has no finished replay."""
+    aucs = {name: {each.seed: 100 * each.auc for each in done[name]} for name in x}
+    seeds = sorted(set().union(*aucs.values()))
+    runs = [[of_line.get(seed, math.nan) for of_line in aucs.values()] for seed in seeds]
+    return Curve(label=label, x=tuple(x.values()), runs=runs)
 
 
 def draw_intervals(experiment: LogExperiment, done: Finished) -> Figure:
     """Draw the AUC of each line, with the published numbers in a panel of their own."""
-    lines, labels = experiment.lines, [line.label for line in experiment.lines]
-    published = {x.label: [x.published["auc"]] for x in lines if "auc" in x.published}
-    shown = {"measured here": {label: _aucs(mine) for label, mine in done.items()}}
-    shown |= {"published": published} if published else {}
-    with figure_settings():
-        figure = new_figure(7.0 if published else 4.5, 3.2)
-        panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        for index, (axes, (title, values)) in enumerate(zip(panels, shown.items(), strict=True)):
-            _error_bars(axes, [labels.index(x) for x in values], list(values.values()), index)
-            axes.set_title(title)
-            axes.set_xticks(range(len(labels)), labels)
-            axes.set(xlabel=experiment.corner, ylabel="AUC, %", xlim=(-0.5, len(labels) - 0.5))
-    return figure
+    labels = [line.label for line in experiment.lines]
+    known = {x.label: x.published["auc"] for x in experiment.lines if "auc" in x.published}
+    places = {label: labels.index(label) for label in done}
+    published = Curve(label="", x=[*map(labels.index, known)], runs=[[*known.values()]])
+    return draw_by_label(_curve(places, done), published, labels, axis=experiment.corner)
 
 
 def draw_kept(experiment: LogExperiment, done: Finished) -> Figure:
     """Draw the AUC of each line against the ids that it keeps."""
-    with figure_settings():
-        figure = new_figure(5.6, 3.6)
-        axes = figure.subplots()
-        kept = [float(np.mean([each.ids_kept for each in mine])) for mine in done.values()]
-        _error_bars(axes, kept, [_aucs(mine) for mine in done.values()], 0)
-        for x, (label, mine) in zip(kept, done.items(), strict=True):
-            spot = (x, float(np.mean(_aucs(mine))))
-            axes.annotate(label, spot, xytext=(4, -11), textcoords="offset points", fontsize=8)
-        axes.set(xlabel=f"ids kept (labels: {experiment.corner})", ylabel="AUC, %")
-        axes.margins(x=0.12, y=0.12)
+    kept = {label: statistics.fmean(x.ids_kept for x in mine) for label, mine in done.items()}
+    curve, (figure, (axes,)) = _curve(kept, done), panels(1)
+    error_bars(axes, curve, style_of_many(0))
+    for label, *spot in zip(kept, curve.x, curve.means(), strict=True):
+        axes.annotate(label, spot, xytext=(4, -11), textcoords="offset points", fontsize=8)
+    axes.set(xlabel=f"ids kept (labels: {experiment.corner})", ylabel="AUC, %")
+    axes.margins(x=0.12, y=0.12)
     return figure
 
 
@@ -338,17 +328,14 @@ def draw_over_time(experiment: LogExperiment, done: Finished, runs: Path) -> Fig
     """
     days = max(len(_auc_over_time(runs, mine[0], "day")) for mine in done.values())
     period = "day" if days > MOST_DAYS else "hour"
-    with figure_settings():
-        figure = new_figure(7.0, 3.6)
-        axes = figure.subplots()
-        for index, (label, mine) in enumerate(done.items()):
-            aucs = np.array([_auc_over_time(runs, each, period) for each in mine])
-            steps = np.arange(1, aucs.shape[1] + 1)
-            axes.plot(steps, aucs.mean(axis=0), label=label, **style(index, len(steps)))
-        first = f"{period}s since the first scored event"
-        axes.set(xlabel=first, ylabel=f"AUC of each {period}, %")
-        axes.legend(title=experiment.corner, fontsize=8)
-    return figure
+    aucs = {
+        label: [_auc_over_time(runs, each, period) for each in mine] for label, mine in done.items()
+    }
+    curves = [
+        Curve(label=label, x=range(1, len(mine[0]) + 1), runs=mine) for label, mine in aucs.items()
+    ]
+    first = f"{period}s since the first scored event"
+    return draw_epochs({f"AUC of each {period}, %": curves}, period=first)
 
 
 def _auc_over_time(runs: Path, result: ReplayResult, period: str) -> list[float]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.demo import batch as demo
-from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_figure
+from cowclip_merlin.experiments.figures import Curve, draw_epochs, read_figure, write_figure
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.training.run_logs import METRICS, write_metrics
 from cowclip_merlin.workflows.prepared.report import draw_frequencies
@@ -22,9 +22,10 @@ def frequencies(path):
 
 
 def epochs(path):
-    curve = Curve(label="exact", x=(1, 2), runs=((80.0, 81.0),))
+    curve = Curve(label="50$ -- <b> & $x_", x=(1, 2), runs=((80.0, 81.0),))
     texts = dict.fromkeys(("title", "caption", "alt", "data", "command"), "text")
-    write_figure(path.parent, draw_epochs({"auc": [curve]}), name=path.stem, **texts)
+    written = write_figure(path.parent, draw_epochs({"a $": [curve]}), name=path.stem, **texts)
+    assert read_figure(written).svg == path.read_text()
 
 
 def auc_of_demo(path):
@@ -46,6 +47,7 @@ def test_equal_numbers_make_equal_files(tmp_path, draw):
         draw(path)
         files.append(path.read_bytes())
     assert files[0] == files[1] and b"<svg" in files[0]
+    assert b"<text" not in files[0] and b"<dc:date>" not in files[0]
 
 
 def test_names_that_the_font_lacks_print_no_warnings(tmp_path, recwarn):
