@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import is_finite, one_of
@@ -28,7 +28,26 @@ NAMED_MULTIPLIERS = {"largest": 1, "beyond": 2}
 
 RUN_KINDS = ("runs", "curves", "time")
 KINDS = (*RUN_KINDS, "sweep", "hyperparameters", "parameters", "frequencies", "gradients")
-MEASURES = {"auc": "AUC %", "log_loss": "log loss", "minutes": "minutes of training"}
+
+
+class Measure(NamedTuple):
+    """What a table shows of results: an attribute times a factor."""
+
+    attribute: str
+    heading: str
+    factor: float
+    decimals: int
+
+    def of(self, result: Any) -> float:
+        """Return the number of a result."""
+        return self.factor * getattr(result, self.attribute)
+
+
+MEASURES: Mapping[str, Measure] = {
+    "auc": Measure("auc", "AUC %", 100, 2),
+    "log_loss": Measure("log_loss", "log loss", 1, 4),
+    "minutes": Measure("seconds", "minutes of training", 1 / 60, 2),
+}
 RMSE = "rmse"
 """Measure of the tables of a label that is a number, in place of those above."""
 

@@ -102,6 +102,16 @@ class PlannedRun:
 
 RunResults = Mapping[PlannedRun, Result]
 """The existing results, by run."""
+CellResults = Mapping[tuple[str, int | str], Sequence[Result]]
+"""Label of a line and multiplier -> its results, one for each seed."""
+
+
+def by_cell(results: RunResults) -> CellResults:
+    """Return the results of each line at each multiplier."""
+    found: dict[tuple[str, int | str], list[Result]] = {}
+    for run, result in results.items():
+        found.setdefault((run.label, run.multiplier), []).append(result)
+    return found
 
 
 def plan_runs(
@@ -359,9 +369,9 @@ def plan_sweep(
 def validation_scores(results: RunResults) -> dict[str, dict[int | str, list[float]]]:
     """Return label of a point -> multiplier -> validation AUC of each seed; 0 if it diverged."""
     found: dict[str, dict[int | str, list[float]]] = {}
-    for run, result in results.items():
-        auc = 0.0 if math.isnan(result.auc) else result.auc
-        found.setdefault(run.label, {}).setdefault(run.multiplier, []).append(auc)
+    for (label, multiplier), mine in by_cell(results).items():
+        aucs = [0.0 if math.isnan(result.auc) else result.auc for result in mine]
+        found.setdefault(label, {})[multiplier] = aucs
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,12 @@ from cowclip_merlin.experiments.figures import (
     draw_multipliers,
     draw_times,
 )
-from cowclip_merlin.experiments.on_data.plan import PlannedRun, RunResults
+from cowclip_merlin.experiments.on_data.plan import (
+    CellResults,
+    PlannedRun,
+    RunResults,
+    by_cell,
+)
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.sizing import Sizing
 from cowclip_merlin.loading import steps_per_epoch
@@ -35,16 +40,9 @@ _PANELS = {
 }
 """Label of the vertical axis -> column of `metrics.csv` and its factor."""
 
-Groups = Mapping[tuple[str, int | str], Sequence[Result]]
 
-
-def _grouped(results: RunResults) -> Groups:
-    """Return the results by line and multiplier, without diverged runs."""
-    groups: dict[tuple[str, int | str], list[Result]] = {}
-    for run, result in results.items():
-        if result.status == "done":
-            groups.setdefault((run.label, run.multiplier), []).append(result)
-    return groups
+def _finished(results: RunResults) -> CellResults:
+    return by_cell({run: result for run, result in results.items() if result.status == "done"})
 
 
 def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figure | None:
@@ -55,7 +53,7 @@ def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figu
     Raises:
         InputError: if a run folder lacks metrics.
     """
-    groups = _grouped(results)
+    groups = _finished(results)
 
     def curve(label: str, group: Sequence[Result], column: str, factor: float) -> Curve:
         rows = [_metrics(runs_folder, result) for result in group]
@@ -84,7 +82,7 @@ def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
 
 
 def _of_line(label: str, results: RunResults) -> dict[int | str, Sequence[Result]]:
-    return {m: group for (name, m), group in _grouped(results).items() if name == label}
+    return {m: group for (name, m), group in _finished(results).items() if name == label}
 
 
 def _by_seed(
@@ -99,7 +97,7 @@ def _by_seed(
 def time_figure(results: RunResults, sizing: Sizing) -> Figure | None:
     """Draw Figure 1, times of an epoch and of a step by batch; None if every run diverged."""
     curves = []
-    for label in dict.fromkeys(label for label, _ in _grouped(results)):
+    for label in dict.fromkeys(label for label, _ in _finished(results)):
         groups = {sizing.batch(m): group for m, group in _of_line(label, results).items()}
         seconds = _by_seed(groups.values(), lambda result: result.seconds / result.epochs)
         curves.append(Curve(label=label, x=tuple(groups), runs=seconds))

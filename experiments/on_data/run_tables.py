@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -14,9 +15,11 @@ from cowclip_merlin.experiments.definitions import (
     RMSE,
     Experiment,
     ExperimentLine,
+    Measure,
 )
 from cowclip_merlin.experiments.on_data.plan import (
     RunResults,
+    by_cell,
     describe_infeasible,
     expand_sweep,
     feasible_multipliers,
@@ -28,8 +31,7 @@ from cowclip_merlin.experiments.sizing import Sizing
 from cowclip_merlin.experiments.tables import Cell, Table, experiment_table, mean_cell, verdict
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters, K, scale
 
-UNITS = {"auc": 100.0, "log_loss": 1.0, "minutes": 1 / 60, RMSE: 1.0}
-DECIMALS = {"auc": 2, "log_loss": 4, "minutes": 2, RMSE: 4}
+_MEASURES = {**MEASURES, RMSE: Measure(RMSE, "RMSE", 1, 4)}
 Cells = Mapping[tuple[str, int | str], Cell]
 """Label of the line and multiplier -> cell."""
 
@@ -48,7 +50,7 @@ def run_tables(
 
 def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
     """Make the table of one label."""
-    lines, measure = experiment.lines, experiment.measure
+    lines, measure = experiment.lines, _MEASURES[experiment.measure]
     every = {m for line in lines for m in line.multipliers}
     multipliers = sorted(every, key=lambda m: (sizing.factor(m), str(m)))
     cells = _judged(experiment, _cells(measure, lines, multipliers, results))
@@ -66,7 +68,7 @@ def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **tex
     notes = [f"{line.label}, x{m}: {text}" for line in lines for m, text in line.notes.items()]
     return experiment_table(
         experiment,
-        unit=_unit(experiment),
+        unit=measure.heading,
         columns=_headings(multipliers, sizing),
         rows=tuple(
             (line.label, tuple(cells[line.label, m] for m in multipliers)) for line in lines
@@ -74,7 +76,7 @@ def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **tex
         reference=reference,
         notes=[*notes, *_sampling_note(experiment, results)],
         missing=(*describe_infeasible(experiment, sizing), *not_run),
-        decimals=DECIMALS[measure],
+        decimals=measure.decimals,
         **texts,
     )
 
@@ -92,28 +94,22 @@ def _heading(multiplier: int | str, sizing: Sizing) -> str:
     return f"x{sizing.factor(multiplier)} = {sizing.batch(multiplier):,}"
 
 
-def _unit(experiment: Experiment) -> str:
-    return "RMSE" if experiment.measure == RMSE else MEASURES[experiment.measure]
-
-
 def _cells(
-    measure: str,
+    measure: Measure,
     lines: Sequence[ExperimentLine],
     multipliers: Sequence[int | str],
     results: RunResults,
 ) -> Cells:
-    by_cell: dict[tuple[str, int | str], list[Result]] = {}
-    for run, result in results.items():
-        by_cell.setdefault((run.label, run.multiplier), []).append(result)
+    found = by_cell(results)
     return {
-        (line.label, m): _cell(measure, line, m, by_cell.get((line.label, m), []))
+        (line.label, m): _cell(measure, line, m, found.get((line.label, m), []))
         for line in lines
         for m in multipliers
     }
 
 
 def _cell(
-    measure: str, line: ExperimentLine, multiplier: int | str, results: Sequence[Result]
+    measure: Measure, line: ExperimentLine, multiplier: int | str, results: Sequence[Result]
 ) -> Cell:
     published = line.published.get(multiplier)
     known = {"published": published, "note": line.notes.get(multiplier, "")}
@@ -123,8 +119,7 @@ def _cell(
         return Cell(**known)
     if any(result.status == "diverged" for result in results):
         return Cell(text="diverged", runs=len(results), **known)
-    name = "seconds" if measure == "minutes" else measure
-    return mean_cell([UNITS[measure] * getattr(result, name) for result in results], **known)
+    return mean_cell([measure.of(result) for result in results], **known)
 
 
 def _judged(experiment: Experiment, cells: Cells) -> Cells:
@@ -144,10 +139,10 @@ def _judged(experiment: Experiment, cells: Cells) -> Cells:
 def _sampling_note(experiment: Experiment, results: RunResults) -> list[str]:
     """Say how much other test rows would change an AUC; the spread over seeds lacks this."""
     known = [r.auc_error for r in results.values() if r.auc_error is not None]
-    errors = [UNITS["auc"] * error for error in known if math.isfinite(error)]
+    errors = [100 * error for error in known if math.isfinite(error)]
     if experiment.measure != "auc" or not errors:
         return []
-    least, most = (f"{error:.{DECIMALS['auc']}f}" for error in (min(errors), max(errors)))
+    least, most = (f"{error:.2f}" for error in (min(errors), max(errors)))
     size = least if least == most else f"{least} to {most}"
     return [
         f"Standard error of one AUC from the sampling of the scored rows (DeLong): {size} points. "
@@ -202,71 +197,59 @@ def _with_scores(result: Result, label: str) -> LabelResult:
     return LabelResult(**asdict(result) | {name: scores[name] for name in names if name in scores})
 
 
-_NOT_TEST = "Scored on validation rows; test rows are not used."
-
-
 def sweep_tables(
     sweep: Experiment, sizing: Sizing, results: RunResults, **texts: str
 ) -> Iterator[Table]:
-    """Make the tables of a sweep: of the first label, which chooses the best point, then others."""
-    first = sweep_table(sweep, sizing, results, **texts)
-    yield first
-    line, order = sweep.lines[0], [label for label, _ in first.rows]
-    for of_label, found in further_tables(sweep, results):
-        lines = [replace(line, label=label) for label in order]
-        cells = _cells(of_label.measure, lines, line.multipliers, found)
-        yield experiment_table(
-            of_label,
-            unit=f"validation {_unit(of_label)}",
-            columns=tuple(_heading(m, sizing) for m in line.multipliers),
-            rows=tuple((x, tuple(cells[x, m] for m in line.multipliers)) for x in order),
-            notes=(_NOT_TEST, "The first label decides which point is the best, and the order."),
-            decimals=DECIMALS[of_label.measure],
-            **texts,
-        )
+    """Make the tables of a sweep: of the first label, which chooses the best point, then others.
 
-
-def sweep_table(sweep: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
-    """Make the table: one row per point, one column per batch, and one for their mean.
-
+    A table has one row per point and one column per batch, the first one also a column of means.
     The best point comes first; those of the grid without a score are last.
     """
-    scores, multipliers = validation_scores(results), sweep.lines[0].multipliers
-    several = len(multipliers) > 1
-    labels = sorted(scores, key=lambda label: -mean_score(scores[label]))
-    labels += [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
+    scores = validation_scores(results)
+    order = sorted(scores, key=lambda label: -mean_score(scores[label]))
+    order += [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
+    of_auc = replace(sweep, measure="auc")
+    note = "Neighbors of the two best points were tried until no neighbor was better."
+    yield _sweep_table(of_auc, sizing, results, order, note, means=True, **texts)
+    note = "The first label decides which point is the best, and the order."
+    for of_label, found in further_tables(sweep, results):
+        yield _sweep_table(of_label, sizing, found, order, note, **texts)
+
+
+def _sweep_table(
+    sweep: Experiment,
+    sizing: Sizing,
+    results: RunResults,
+    order: Sequence[str],
+    note: str,
+    *,
+    means: bool = False,
+    **texts: str,
+) -> Table:
+    measure, multipliers = _MEASURES[sweep.measure], sweep.lines[0].multipliers
+    means = means and len(multipliers) > 1
+    lines = [replace(sweep.lines[0], label=label) for label in order]
+    cells = _cells(measure, lines, multipliers, results)
+    rows = [(label, [cells[label, m] for m in multipliers]) for label in order]
     return experiment_table(
         sweep,
-        unit="validation AUC %",
-        columns=(*(_heading(m, sizing) for m in multipliers), *["mean"] * several),
-        rows=tuple((label, _sweep_cells(scores.get(label, {}), multipliers)) for label in labels),
-        notes=(
-            _NOT_TEST,
-            "Neighbors of the two best points were tried until no neighbor was better.",
-        ),
+        unit=f"validation {measure.heading}",
+        columns=(*(_heading(m, sizing) for m in multipliers), *["mean"] * means),
+        rows=tuple((label, (*mine, *[_mean_of(mine)] * means)) for label, mine in rows),
+        notes=("Scored on validation rows; test rows are not used.", note),
+        decimals=measure.decimals,
         **texts,
     )
 
 
-def _sweep_cells(
-    scores: Mapping[int | str, list[float]], multipliers: Sequence[int | str]
-) -> tuple[Cell, ...]:
-    """Return the cells of a point; a score of 0 ranks a diverged run last, but is no AUC."""
-
-    def cell(aucs: Sequence[float]) -> Cell:
-        if 0 in aucs:
-            return Cell(text="diverged", runs=len(aucs))
-        return mean_cell([100 * auc for auc in aucs]) if aucs else Cell()
-
-    cells = [cell(scores.get(m, ())) for m in multipliers]
-    if len(multipliers) == 1:
-        return tuple(cells)
-    if len(scores) < len(multipliers):
-        return (*cells, Cell())
-    seeds = min(map(len, scores.values()))
-    if any(each.mean is None for each in cells):
-        return (*cells, Cell(text="diverged", runs=seeds))
-    return (*cells, Cell(mean=100 * mean_score(scores), runs=seeds))
+def _mean_of(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over the batches; a point that was not run at one of them has none."""
+    runs = min(cell.runs for cell in cells)
+    if not runs:
+        return Cell()
+    if any(cell.mean is None for cell in cells):
+        return Cell(text="diverged", runs=runs)
+    return Cell(mean=statistics.fmean(cell.mean for cell in cells), runs=runs)
 
 
 def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:

@@ -20,9 +20,9 @@ from cowclip_merlin import compat, metrics
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import CollisionLine
+from cowclip_merlin.experiments.definitions import CollisionLine, Measure
 from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_experiment_figure
-from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, LogSession, Measure, hash_settings
+from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, LogSession, hash_settings
 from cowclip_merlin.experiments.results import append_rows, read_rows
 from cowclip_merlin.online.events.buckets import bucket_ids
 from cowclip_merlin.online.events.event_log import EventLog

@@ -10,9 +10,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from cowclip_merlin.experiments.definitions import LogExperiment
+from cowclip_merlin.experiments.definitions import LogExperiment, Measure
 from cowclip_merlin.experiments.runs import ResultsSession, Runs, given_words
 from cowclip_merlin.experiments.settings import LogSettings
 from cowclip_merlin.experiments.tables import (
@@ -116,15 +116,6 @@ class LogSession(ResultsSession):
         return replace(model, run=replace(model.run, seed=seed))
 
 
-class Measure(NamedTuple):
-    """A column of a table: an attribute of the results, times a factor."""
-
-    attribute: str
-    heading: str
-    factor: float
-    decimals: int
-
-
 class LogRuns(Runs):
     """The runs of an experiment on a log."""
 
@@ -207,5 +198,4 @@ class LogRuns(Runs):
         if gain:
             cell = mean_cell([measure.factor * (a.auc - b.auc) for a, b in pairs], **known)
             return replace(cell, verdict=verdict(cell, Cell(mean=0.0, spread=0.0, runs=1)))
-        values = [measure.factor * getattr(a, measure.attribute) for a, _ in pairs]
-        return mean_cell(values, **known)
+        return mean_cell([measure.of(a) for a, _ in pairs], **known)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import Diverged, InputError
-from cowclip_merlin.experiments.definitions import NEVER, LogExperiment, ReplayLine
+from cowclip_merlin.experiments.definitions import NEVER, LogExperiment, Measure, ReplayLine
 from cowclip_merlin.experiments.figures import (
     Curve,
     draw_by_label,
@@ -23,7 +23,7 @@ from cowclip_merlin.experiments.figures import (
     panels,
     write_experiment_figure,
 )
-from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, Measure, hash_settings
+from cowclip_merlin.experiments.on_logs.log_runs import LogRuns, hash_settings
 from cowclip_merlin.experiments.results import ReplayResult, append_rows, read_replays
 from cowclip_merlin.experiments.runs import (
     NO_FIGURE,

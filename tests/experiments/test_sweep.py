@@ -24,7 +24,7 @@ from cowclip_merlin.experiments.on_data.plan import (
     plan_sweep,
     sweep_axes,
 )
-from cowclip_merlin.experiments.on_data.run_tables import sweep_table
+from cowclip_merlin.experiments.on_data.run_tables import sweep_tables
 from cowclip_merlin.experiments.on_data.trainings import DataSession, TrainingRuns
 from cowclip_merlin.experiments.results import read_results, read_tuned, tuned_by_size
 from cowclip_merlin.experiments.settings import DataSettings
@@ -39,7 +39,8 @@ SWEEPS = [name for name in experiment_names() if load_experiment(name).kind == "
 
 def score(auc):
     """Stands for a result."""
-    return SimpleNamespace(auc=auc)
+    status = "diverged" if math.isnan(auc) else "done"
+    return SimpleNamespace(auc=auc, status=status)
 
 
 def all_runs(name, auc=None, tuned=None):
@@ -136,7 +137,7 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
     rates = SMALL.cowclip
     at = {"r": 0.1, "embedding_lr": rates["embedding_lr"] * 3, "l2": rates["l2"] / 10}
     assert chosen == pytest.approx(at | {"dense_lr": rates["dense_lr"]})
-    table = sweep_table(sweep, SMALL, results, data="", command="")
+    table = next(sweep_tables(sweep, SMALL, results, data="", command=""))
     assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
     assert table.rows[0][0] == good and table.rows[-1][0] == diverged
     assert [c.mean for c in table.rows[0][1]] == pytest.approx([75, 77, 76])
