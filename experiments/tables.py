@@ -1,8 +1,7 @@
-"""Tables of means, spreads and verdicts: as text, as Markdown and as JSON files."""
+"""Tables of means, spreads and verdicts: as text and as JSON files."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
-from cowclip_merlin.system.files import atomic_write, read_json
+from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.types import Json
 
 NOISE = 2.0
@@ -135,37 +134,16 @@ def cell_text(cell: Cell, *, decimals: int = 2) -> str:
 
 def table_text(table: Table) -> str:
     """Format the table for a terminal."""
-    lines = _lines(table)
-    widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
+    marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
+    lines = [[table.corner, *table.columns]]
+    for heading, row in table.rows:
+        pairs = zip(row, table.column_decimals(), strict=True)
+        texts = (cell_text(cell, decimals=n) + marks[cell.verdict] for cell, n in pairs)
+        lines.append([heading, *texts])
+    widths = [max(map(len, column)) for column in zip(*lines)]
     text = ["  ".join(x.ljust(w) for x, w in zip(line, widths)).rstrip() for line in lines]
     head = [table.title, *([table.data] if table.data else [])]
     return "\n".join([*head, "", *text, "", *_below(table)])
-
-
-def markdown_table(table: Table) -> str:
-    """Format the table as Markdown, with its title, its legend, its notes and its command."""
-    head, *body = [[text.replace("|", "\\|") for text in line] for line in _lines(table)]
-    rows = [head, ["---", *["---:"] * len(table.columns)], *body]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    text = [f"### {table.title}", "", f"{table.data}.", "", *lines, ""]
-    below = [*_below(table), f"`{table.command}`"]
-    return "\n".join([*text, *(f"- {line}" for line in below)]) + "\n"
-
-
-def _lines(table: Table) -> list[list[str]]:
-    """Return the headings and rows as text."""
-    marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
-    body = [
-        [
-            heading,
-            *(
-                cell_text(cell, decimals=decimals) + marks[cell.verdict]
-                for cell, decimals in zip(cells, table.column_decimals(), strict=True)
-            ),
-        ]
-        for heading, cells in table.rows
-    ]
-    return [[table.corner, *table.columns], *body]
 
 
 def _below(table: Table) -> list[str]:
@@ -192,19 +170,9 @@ def write_table(folder: str | Path, table: Table) -> Path:
     >>> read_table(write_table(tempfile.mkdtemp(), table)) == table
     True
     """
-    text = json.dumps(asdict(table), indent=2)
-    return _write(Path(folder) / f"{table.name}.json", text + "\n")
-
-
-def write_markdown(folder: str | Path, table: Table) -> Path:
-    """Write a table as `<folder>/<name>.md`, beside its JSON file."""
-    return _write(Path(folder) / f"{table.name}.md", markdown_table(table))
-
-
-def _write(path: Path, text: str) -> Path:
+    path = Path(folder) / f"{table.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_json(path, asdict(table))
     return path
 
 

@@ -21,7 +21,6 @@ from cowclip_merlin.experiments.tables import (
     mean_cell,
     table_text,
     verdict,
-    write_markdown,
     write_table,
 )
 from cowclip_merlin.online.events.features import load_features
@@ -178,7 +177,6 @@ class LogRuns(Runs):
             **texts,
         )
         write_table(self.session.out / "tables", table)
-        write_markdown(self.session.out / "tables", table)
         return table_text(table)
 
     def _cell(self, line: Any, results: Mapping[str, Mapping[int, Any]], measure: Measure) -> Cell:
