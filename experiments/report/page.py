@@ -7,7 +7,7 @@ import html
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -159,72 +159,72 @@ def _span(ordered: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else ""
 
 
-def _percent(auc: float) -> str:
-    return f"{100 * auc:.3f}" if math.isfinite(auc) else ""
-
-
-def _auc(run: Result | ReplayResult) -> str:
-    return _percent(run.auc) if run.status == "done" else "diverged"
-
-
-def _log_loss(run: Result | ReplayResult) -> str:
-    return f"{run.log_loss:.5f}" if run.status == "done" else ""
-
-
-_BATCH: Mapping[str, Callable[[Any], str]] = {
-    "batch": lambda run: f"{run.batch_size:,}",
-    "rule": lambda run: run.rule,
-    "clip": lambda run: run.clip,
+RUN_COLUMNS: Mapping[str, str] = {
+    "run": "{run_id}",
+    "variant": "{variant}",
+    "model": "{model}, {optimizer}",
+    "batch": "{batch_size:,}",
+    "rule": "{rule}",
+    "clip": "{clip}",
+    "update": "{update}",
+    "embedding lr": "{embedding_lr:.4g}",
+    "dense lr": "{dense_lr:.4g}",
+    "L2": "{l2:.4g}",
+    "r, zeta": "{r:g}, {zeta:g}",
+    "init, warm-up": "{init_std:g}, {warmup_epochs:g}",
+    "epochs": "{epochs}",
+    "seed": "{seed}",
+    "AUC %": "{auc}",
+    "its standard error": "{auc_error}",
+    "best AUC % (epoch)": "{best}",
+    "log loss": "{log_loss}",
+    "rows/s": "{rows_per_second:,.0f}",
+    "minutes": "{minutes:.1f}",
 }
-_RATES: Mapping[str, Callable[[Any], str]] = {
-    "embedding lr": lambda run: f"{run.embedding_lr:.4g}",
-    "dense lr": lambda run: f"{run.dense_lr:.4g}",
-    "L2": lambda run: f"{run.l2:.4g}",
-    "r, zeta": lambda run: f"{run.r:g}, {run.zeta:g}",
-}
-_SPEED: Mapping[str, Callable[[Any], str]] = {
-    "rows/s": lambda run: f"{run.rows_per_second:,.0f}",
-    "minutes": lambda run: f"{run.seconds / 60:.1f}",
-}
-RUN_COLUMNS: Mapping[str, Callable[[Result], str]] = {
-    "run": lambda run: run.run_id,
-    "variant": lambda run: run.variant,
-    "model": lambda run: f"{run.model}, {run.optimizer}",
-    **_BATCH,
-    "update": lambda run: run.update,
-    **_RATES,
-    "init, warm-up": lambda run: f"{run.init_std:g}, {run.warmup_epochs:g}",
-    "epochs": lambda run: str(run.epochs),
-    "seed": lambda run: str(run.seed),
-    "AUC %": _auc,
-    "its standard error": lambda run: "" if run.auc_error is None else _percent(run.auc_error),
-    "best AUC % (epoch)": lambda run: (
-        f"{_percent(run.best_auc)} ({run.best_epoch})" if run.best_epoch else ""
-    ),
-    "log loss": _log_loss,
-    **_SPEED,
-}
-"""Heading of a column of all runs -> its text of a run."""
+"""Heading of a column of all runs -> the form of its cells."""
 
-REPLAY_COLUMNS: Mapping[str, Callable[[ReplayResult], str]] = {
-    "run": lambda replay: replay.run_id,
-    "synced every": lambda replay: replay.sync,
-    "log": lambda replay: replay.data,
-    "admit": lambda replay: replay.admit,
-    "ttl, s": lambda replay: replay.ttl,
-    "model": lambda replay: f"{replay.model}, {replay.mlp}",
-    **_BATCH,
-    **_RATES,
-    "init": lambda replay: f"{replay.init_std:g}",
-    "seed": lambda replay: str(replay.seed),
-    "AUC %": _auc,
-    "log loss": _log_loss,
-    "scored": lambda replay: f"{replay.scored:,}",
-    "ids kept": lambda replay: f"{replay.ids_kept:,}",
-    "expired": lambda replay: f"{replay.expired:,}",
-    **_SPEED,
+REPLAY_COLUMNS: Mapping[str, str] = {
+    "run": "{run_id}",
+    "synced every": "{sync}",
+    "log": "{data}",
+    "admit": "{admit}",
+    "ttl, s": "{ttl}",
+    "model": "{model}, {mlp}",
+    "batch": "{batch_size:,}",
+    "rule": "{rule}",
+    "clip": "{clip}",
+    "embedding lr": "{embedding_lr:.4g}",
+    "dense lr": "{dense_lr:.4g}",
+    "L2": "{l2:.4g}",
+    "r, zeta": "{r:g}, {zeta:g}",
+    "init": "{init_std:g}",
+    "seed": "{seed}",
+    "AUC %": "{auc}",
+    "log loss": "{log_loss}",
+    "scored": "{scored:,}",
+    "ids kept": "{ids_kept:,}",
+    "expired": "{expired:,}",
+    "rows/s": "{rows_per_second:,.0f}",
+    "minutes": "{minutes:.1f}",
 }
 """The same of all replays and sync intervals."""
+
+
+def _cells_of(run: Result | ReplayResult, columns: Mapping[str, str]) -> list[str]:
+    """Return the cells of a run; a diverged one has no scores."""
+
+    def percent(auc: float | None) -> str:
+        return f"{100 * auc:.3f}" if auc is not None and math.isfinite(auc) else ""
+
+    done, shown = run.status == "done", dict(vars(run))
+    shown["auc"] = percent(run.auc) if done else "diverged"
+    shown["log_loss"] = f"{run.log_loss:.5f}" if done else ""
+    shown["minutes"] = run.seconds / 60
+    if isinstance(run, Result):
+        shown["auc_error"] = percent(run.auc_error)
+        best = f"{percent(run.best_auc)} ({run.best_epoch})"
+        shown["best"] = best if run.best_epoch else ""
+    return [form.format_map(shown) for form in columns.values()]
 
 
 View = Mapping[str, Any]
@@ -249,8 +249,8 @@ def make_section(folder: ResultsFolder, anchor: str) -> View:
         "figures": by_table.get(None, []),  # those of no table
         "missing": _missing(folder),
         "environment": _environment(folder),
-        "runs": [[text(run) for text in RUN_COLUMNS.values()] for run in runs],
-        "replays": [[text(each) for text in REPLAY_COLUMNS.values()] for each in folder.replays],
+        "runs": [_cells_of(run, RUN_COLUMNS) for run in runs],
+        "replays": [_cells_of(each, REPLAY_COLUMNS) for each in folder.replays],
     }
 
 
@@ -269,26 +269,16 @@ def source_table(figure: str, tables: Sequence[Table]) -> str | None:
 
 def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> View:
     """Put a drawing into an address of data, in which no script runs and nothing is loaded."""
-    where = folder.path / "figures" / f"{figure.name}.svg"
     try:
-        root = ElementTree.fromstring(figure.svg)
+        ElementTree.fromstring(figure.svg)
     except ElementTree.ParseError as error:
+        where = folder.path / "figures" / f"{figure.name}.svg"
         raise InputError(f"{where}: damaged SVG ({error}); write it again") from None
-    box = root.attrib.get("viewBox")
-    if root.tag.rpartition("}")[2] != "svg" or box is None:
-        raise InputError(f"{where}: not an SVG with a viewBox; write it again")
-    try:
-        _, _, points, _ = map(float, re.split(r"[\s,]+", box.strip()))
-    except ValueError:
-        raise InputError(
-            f"{where}: viewBox is {box!r:.40}, not four numbers; write it again"
-        ) from None
     data = base64.b64encode(figure.svg.encode()).decode()
     return {
         "anchor": f"{anchor}-figure-{figure.name}",
         "text": figure,
         "source": f"data:image/svg+xml;base64,{data}",
-        "width": points * 96 / 72,  # in pixels
     }
 
 

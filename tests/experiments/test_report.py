@@ -156,10 +156,9 @@ def test_a_hostile_drawing_stays_in_an_image(spare, tmp_path):
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{hostile}</svg>'
     (spare / "figures/figure6.svg").write_text(svg)
     html = page_of([spare], tmp_path / "page.html")
-    images = [attributes for tag, attributes in Page(html).tags if tag == "img"]
-    drawn = [base64.b64decode(each["src"].partition(",")[2]).decode() for each in images]
+    images = [attributes["src"] for tag, attributes in Page(html).tags if tag == "img"]
+    drawn = [base64.b64decode(each.partition(",")[2]).decode() for each in images]
     assert svg in drawn and "onload" not in html and "e.org" not in html
-    assert images[drawn.index(svg)]["style"] == "width:12px;min-width:9px"
     assert not [tag for tag, _ in Page(html).tags if tag in ("script", "svg")]
 
 
@@ -175,14 +174,8 @@ def test_order_is_that_of_the_paper(tmp_path):
     make_results(tmp_path / "results", tables=tables, figures_too=False)
     html = page_of([tmp_path / "results"], tmp_path / "page.html")
     at = {name: html.index(f'id="d1-{name}"') for name in names}
-    assert sorted(at, key=at.get) == [
-        "table9",
-        "table9_avazu",
-        "table12",
-        "beyond",
-        "updates",
-        "updates2",
-    ]
+    wanted = ["table9", "table9_avazu", "table12", "beyond", "updates", "updates2"]
+    assert sorted(at, key=at.get) == wanted
 
 
 @pytest.fixture
