@@ -97,30 +97,21 @@ def test_a_stopped_experiment_goes_on(mine, data, tmp_path, monkeypatch, capsys)
     assert "resumed from" in said.read_text()  # and not made anew, with the same numbers
 
 
-def half_removed(folder):
+def killed(folder, result=None):
+    """In the middle of its clean-up, or before it is recorded."""
     for part in folder.glob("*.index"):
         part.unlink()
     raise SystemExit
 
 
-def not_recorded(folder, result):
-    raise SystemExit
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("module", "name", "killed"),
-    [
-        (trainings, "shutil", SimpleNamespace(rmtree=half_removed)),
-        (trainings, "append_result", not_recorded),
-    ],
+    ("name", "end"), [("shutil", SimpleNamespace(rmtree=killed)), ("append_result", killed)]
 )
-def test_killed_after_the_last_step_of_a_run(
-    made, mine, data, tmp_path, monkeypatch, module, name, killed
-):
+def test_killed_after_the_last_step_of_a_run(made, mine, data, tmp_path, monkeypatch, name, end):
     out = tmp_path / "results"
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, killed)
+        patch.setattr(trainings, name, end)
         with pytest.raises(SystemExit):
             experiment(mine, data, out, *ONE)
     assert experiment(mine, data, out, *ONE) == 0
