@@ -87,17 +87,11 @@ Record = dict[str, str | float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Deciles:
-    """The decile of every embedding row, which is fixed for a run.
+    """The decile of every embedding row, which is fixed for a run."""
 
-    Attributes:
-        of_row: decile of each row, numbered through all fields, 0 (rarest) to 9, uint8 [N].
-        least: smallest count in each decile, int64 [10]; 0 if it has no ids.
-        most: largest count in each decile, int64 [10]; 0 if it has no ids.
-    """
-
-    of_row: npt.NDArray[np.uint8]
-    least: Integers
-    most: Integers
+    of_row: npt.NDArray[np.uint8]  # [N], of the rows of all fields; 0 (rarest) to 9
+    least: Integers  # smallest count in each decile, [10]; 0 if it has no ids
+    most: Integers  # the largest ones
 
 
 def decile_edges(count: Integers, *, rows: int, batch_size: int) -> Integers:
@@ -280,44 +274,11 @@ def read_diagnostics(run: str | Path) -> pd.DataFrame:
     return table
 
 
-class Stopwatch:
-    """Measures the seconds of training, without pauses and probes.
-
-    >>> watch = Stopwatch(clock=iter([1.0, 3.0, 10.0, 10.5]).__next__)
-    >>> watch.start(); watch.stop(); watch.start(); watch.stop(); watch.lap()
-    2.5
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._seconds, self._since = clock, 0.0, None
-
-    def start(self) -> None:
-        """Start the clock, unless it is running."""
-        if self._since is None:
-            self._since = self._clock()
-
-    def stop(self) -> None:
-        """Stop the clock, unless it has stopped."""
-        if self._since is not None:
-            self._seconds += self._clock() - self._since
-            self._since = None
-
-    def lap(self) -> float:
-        """Return the seconds since the last lap."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-
 class Recorder(Hooks):
-    """Probes batches before the model trains on them, and writes the results.
+    """Probes batches before the model trains on them, and writes the results to the run folder.
 
-    Args:
-        probe: maps a batch to the norms of its rows; see `probe.make_probe`.
-        deciles: deciles of the data set.
-        every: steps between probes; the first probe is before the first step.
-        rates: returns the learning rates, embedding and dense, of the next step.
-        wait: waits until the device has finished all steps.
-        folder: the run folder.
+    The first probe is before the first step. `rates` returns the learning rates, embedding and
+    dense, of the next step; `wait` waits until the device has finished all steps.
     """
 
     def __init__(
@@ -333,7 +294,8 @@ class Recorder(Hooks):
         super().__init__(every)
         self._probe, self._deciles = probe, deciles
         self._rates, self._wait, self._folder = rates, wait, folder
-        self._watch, self._rows_before = Stopwatch(), -1
+        self._seconds, self._rows_before = 0.0, -1  # of training since the last probe
+        self._since: float | None = None  # when the clock was started
 
     def open(self, step: int, board: TensorBoard) -> None:
         """Start at this step, and delete earlier results of this and later steps."""
@@ -344,23 +306,26 @@ class Recorder(Hooks):
         """Probe a batch, if its step is a multiple of `every`."""
         if step % self.every == 0:
             self._wait()
-            self._watch.stop()
+            self.pause()
             records = probe_records(self._probe(batch), self._deciles, step=step, epoch=epoch)
             records[0] |= self._speeds(rows)
             append_records(self._folder, records)
             self._board.write(step, tensorboard_scalars(records))
-        self._watch.start()
+        if self._since is None:
+            self._since = time.perf_counter()
 
     def pause(self) -> None:
-        """Stop the clock until the next step, for an evaluation or a checkpoint."""
-        self._watch.stop()
+        """Stop the clock until the next step, for a probe, an evaluation or a checkpoint."""
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+            self._since = None
 
     def _speeds(self, rows: int) -> dict[str, float]:
         """Return the learning rates, and the rows per second since the last probe, if any."""
         embedding_lr, dense_lr = self._rates()
         found = {"embedding_lr": embedding_lr, "dense_lr": dense_lr}
-        seconds, before = self._watch.lap(), self._rows_before
-        self._rows_before = rows
+        seconds, before = self._seconds, self._rows_before
+        self._seconds, self._rows_before = 0.0, rows
         return found | ({"rows_per_second": (rows - before) / seconds} if before >= 0 else {})
 
 

@@ -148,11 +148,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-NORMS = {
-    "w_norm": "||w||",
-    "g_norm": "||g||",
-    "g_norm_per_cnt": "||g|| / cnt",
-}
+NORMS = {"w_norm": "||w||", "g_norm": "||g||", "g_norm_per_cnt": "||g|| / cnt"}
 
 
 def clip_over_steps(table: pd.DataFrame) -> Figure:
@@ -275,9 +271,7 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame], Figure]] = MappingProxyType(
 )
 """Drawing functions by the name of their file."""
 
-
 _CLIP_FACTOR_FIGURES = ("clip", "fields")
-
 
 RELIABILITY = "reliability"
 """Name of the file of the figure that `reliability` draws."""
