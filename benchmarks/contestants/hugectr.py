@@ -14,7 +14,7 @@ the embeddings of a slot with n rows from the uniform distribution on +-sqrt(1 /
 (HugeCTR/src/embeddings/init_embedding_functor.cu), the first-order weights as well. It has no
 CowClip.
 
-Columns with several values per row are slots with up to `nnz_per_slot` keys, and their mean counts.
+Of several values per row, the mean counts.
 
 The layers have the weights of this project's DeepFM with `continuous="deep"`. The first-order
 weight of an id is one more column of its embedding, like in HugeCTR's sample

@@ -38,19 +38,9 @@ def criteo_fields(vocabulary: int) -> list[int]:
 
 
 class Rows:
-    """Rows of power-law ids on the GPU, whose labels come from a planted logistic model.
+    """Rows of power-law ids on the GPU, whose labels y come from a planted logistic model with p.
 
-    Attributes:
-        ids: int32 [rows, fields].
-        x: numbers, float32 [rows, 13].
-        y: labels, float32 [rows].
-        p: their probabilities, float32 [rows].
-
-    Args:
-        gpu: where they are.
-        rows: their number.
-        fields: number of ids of each field.
-        seed: seed of the rows; the planted model is always the same.
+    The planted model is the same for every seed.
     """
 
     def __init__(self, gpu: Gpu, rows: int, fields: Sequence[int], *, seed: int) -> None:
@@ -67,25 +57,10 @@ class Rows:
 
 
 class DeepFM:
-    """Weights and moments, and the nodes of a step, of an evaluation and of a flush.
+    """Weights and moments, and the nodes of a step (`parts`), of an evaluation and of a flush.
 
-    Attributes:
-        tables: arrays of the embeddings and of the id weights: "w", then "m", "v" and what "exact"
-            needs, or "sums" of Adagrad.
-        dense: "w", "m" and "v" of kernels, biases, the output's kernel and its bias.
-        parts: nodes of a step by name, in their order.
-        loss: sum of the losses of all steps, float64 [1].
-
-    Args:
-        gpu: what runs them.
-        rows: rows to train on; a batch after the other.
-        batch: rows of a step.
-        values: hyper-parameters; their optimizer is that of the tables.
-        widths: of the hidden layers.
-        update: "exact" or "lazy"; with Adagrad "dense" or "lazy".
-        half: whether hidden layers compute in bfloat16; else in float32, or with TF32.
-        tf32: whether float32 products may use TF32.
-        d: length of an embedding.
+    `tables` and `dense` have "w" and the moments "m" and "v", or "sums" of Adagrad. `loss` sums the
+    losses of all steps. Hidden layers compute in bfloat16 if `half`, else in float32 or TF32.
     """
 
     def __init__(

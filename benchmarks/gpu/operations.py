@@ -46,25 +46,15 @@ BLOCK, MOST_BLOCKS = 256, 1056  # threads; blocks of a kernel that loops
 
 
 class Source(NamedTuple):
-    """An input of a node.
+    """An input of a node."""
 
-    Attributes:
-        kind: 0 memory, 1 output of a node, 2 number by value.
-        index: number of the tensor or node.
-        output: number of the output.
-    """
-
-    kind: int
-    index: int
-    output: int = 0
+    kind: int  # 0 memory, 1 output of a node, 2 number by value
+    index: int  # number of the tensor or node
+    output: int = 0  # its number
 
 
 def loaders() -> tuple[ModuleType, ModuleType]:
-    """Import the loaders of the kernels, which need TensorFlow only to find its first GPU.
-
-    Returns:
-        The modules `gpu_ops` and `engine` of the project.
-    """
+    """Import the loaders of the kernels, which need TensorFlow only to find its first GPU."""
     compat.tensorflow = SimpleNamespace
     package = ModuleType("cowclip_merlin.optimizer")  # without what its __init__.py imports
     package.__path__ = [str(ROOT / "cowclip_merlin/optimizer")]
@@ -77,11 +67,7 @@ def loaders() -> tuple[ModuleType, ModuleType]:
 
 
 def build() -> Path:
-    """Build the library of the operations in the user's cache folder, and return its path.
-
-    Raises:
-        InputError: if there is no C++ compiler, or it fails.
-    """
+    """Build the library of the operations in the user's cache folder, and return its path."""
     own = HERE / "operations.cc", HERE / "tensorflow.h", Path(__file__)
     files = [*own, *sorted(SOURCES.rglob("*.*"))]
     stem = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
@@ -137,17 +123,7 @@ class Node:
 
 
 class Gpu:
-    """The operations on the first GPU, and the arrays that they work on.
-
-    Attributes:
-        xp: the module `cupy`.
-        name: name of the GPU.
-        kernels: the functions of batch.cu, by name.
-        library: the operations.
-
-    Raises:
-        InputError: if there is no GPU, no CuPy or no compiler.
-    """
+    """The operations on the first GPU, and the arrays that they work on; `xp` is CuPy."""
 
     def __init__(self) -> None:
         self._gpu_ops, self._engine = loaders()
@@ -213,15 +189,7 @@ class Gpu:
         blocks: int = 1,
         **inputs: Source | Sequence[Source],
     ) -> Node:
-        """Add an operation.
-
-        Args:
-            op: its name.
-            attributes: numbers, or lists of numbers; those that are types as in `TYPES`.
-            function: address of a kernel to launch instead.
-            blocks: number of blocks of that kernel.
-            **inputs: by name; a list for a list of tensors.
-        """
+        """Add an operation with attributes (types as in `TYPES`), or the kernel of an address."""
         lists = {k: v if isinstance(v, list) else [v] for k, v in attributes.items()}
         words = [f"{k}={','.join(repr(float(x)) for x in v)}" for k, v in lists.items() if v]
         address = ctypes.c_void_p(function)
@@ -240,14 +208,7 @@ class Gpu:
         inputs: Sequence[Source | Array | np.generic],
         outputs: Sequence[tuple[str, Sequence[int]]] = (),
     ) -> Node:
-        """Add a kernel of batch.cu, whose parameters are its inputs, then its outputs.
-
-        Args:
-            kernel: its name.
-            blocks: number of blocks.
-            inputs: outputs of nodes, arrays of the GPU, or numbers by value.
-            outputs: type and shape of each.
-        """
+        """Add a kernel of batch.cu, whose parameters are its inputs, then its outputs."""
         flat = [x for dtype, shape in outputs for x in (TYPES[dtype], len(shape), *shape)]
         function = self.kernels[kernel].ptr
         return self.node("Launch", {"outputs": flat}, function, blocks, a=[*map(self._any, inputs)])
@@ -258,11 +219,7 @@ class Gpu:
         return self.value(given) if isinstance(given, np.generic) else self.tensor(given)
 
     def run(self, nodes: Sequence[Node], times: int = 1) -> None:
-        """Start nodes in their order, all of them some times.
-
-        Raises:
-            RuntimeError: if an operation refuses; the message is the operation's.
-        """
+        """Start nodes in their order, all of them some times; a `RuntimeError` tells a refusal."""
         numbers = (ctypes.c_int * len(nodes))(*(node.number for node in nodes))
         if self.library.world_run(numbers, len(nodes), times):
             raise RuntimeError(self.library.world_error().decode())
@@ -307,11 +264,7 @@ class Gpu:
         return self.library.cowclip_add_table(ctypes.byref(record))
 
     def add_engine(self) -> int:
-        """Register an engine for hidden layers, and return its number.
-
-        Raises:
-            InputError: if cuBLASLt is not found.
-        """
+        """Register an engine for hidden layers, and return its number."""
         loaded = self._engine.load_kernels(0)
         record = self._engine.EngineRecord(
             host=loaded.host,
