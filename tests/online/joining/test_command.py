@@ -84,13 +84,6 @@ def test_prints_the_progress(folder, monkeypatch, capsys):
     assert all("not read yet: " in line and "event time 1970-01-01" in line for line in lines[2:])
 
 
-def test_a_damaged_message_is_set_aside(folder):
-    FileLog(folder / "actions").append([b"{"])
-    assert main(words(folder, "--until-end")) == 0
-    (line,) = (folder / "state.damaged-actions.jsonl").read_text().splitlines()
-    assert json.loads(line)["text"] == "{"
-
-
 @pytest.mark.system
 def test_joins_the_logs_of_a_server(tmp_path, redis_server):
     urls = [redis_server.url(f"join-{name}") for name in ("impressions", "actions", "examples")]

@@ -133,17 +133,17 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("value", DAMAGED, ids=lambda v: repr(v[:40]))
-def test_a_damaged_message_is_set_aside(tmp_path, value):
-    good = [("b", 100), ("c", 101)]
-    logs = logs_of(good, [("c", 102)])
-    logs[0].values.insert(1, value)
+def test_damaged_messages_are_set_aside(tmp_path):
+    logs = logs_of([("b", 100), ("c", 101)], [("c", 102)])
+    logs[0].values[1:1] = DAMAGED
     counts = run_to_end(logs, JoinSettings(window=60), tmp_path)
     assert examples_of(logs[2]) == [("b", 100, 0, None), ("c", 101, 1, None)]
-    assert (counts["impressions"], counts["damaged_impressions"]) == (3, 1)
-    (line,) = (tmp_path / "damaged-impressions").read_text().splitlines()
-    assert json.loads(line)["after"] == [2]
-    assert DAMAGED[value] in json.loads(line)["reason"]
+    number = len(DAMAGED)
+    assert (counts["impressions"], counts["damaged_impressions"]) == (2 + number, number)
+    lines = [json.loads(x) for x in (tmp_path / "damaged-impressions").read_text().splitlines()]
+    assert [line["after"] for line in lines] == [[2 + i] for i in range(number)]
+    for line, reason in zip(lines, DAMAGED.values(), strict=True):
+        assert reason in line["reason"]
     assert not (tmp_path / "damaged-actions").exists()
 
 
@@ -192,11 +192,7 @@ def test_the_examples_are_the_same_and_the_logs_are_short(tmp_path, monkeypatch)
     (tmp_path / "trimmed").mkdir()
     kept = joined(tmp_path / "kept", trim=False)
     trimmed = joined(tmp_path / "trimmed", trim=True)
-    assert [m.value for m in trimmed[2].read(trimmed[2].start(), 99)] == [
-        m.value for m in kept[2].read(kept[2].start(), 99)
-    ]
+    found, wanted = ([m.value for m in x[2].read(x[2].start(), 99)] for x in (trimmed, kept))
+    assert found == wanted
     assert [log.start()[0] for log in kept] == [0, 0, 0]
-    # All but the newest file of each.
-    assert (
-        trimmed[0].start()[0] == 39 and trimmed[1].start()[0] == 13 and trimmed[2].start()[0] == 0
-    )
+    assert [log.start()[0] for log in trimmed] == [39, 13, 0]  # all but the newest file of each

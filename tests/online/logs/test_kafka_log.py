@@ -112,11 +112,7 @@ def test_a_message_that_is_too_large_says_what_to_change(topic):
 
 
 @pytest.mark.parametrize(
-    "options, words",
-    [
-        ("no.such.option=1", '"no.such.option"; '),
-        ("acks=x", "acks"),
-    ],
+    ("options", "words"), [("no.such.option=1", '"no.such.option"; '), ("acks=x", "acks")]
 )
 def test_wrong_options_are_one_line(topic, options, words):
     with pytest.raises(InputError) as told:

@@ -51,15 +51,8 @@ def test_other_events_of_a_step(monkeypatch):
         refuse_other_events(group, 64)
 
 
-@pytest.mark.parametrize(
-    ("processes", "words"),
-    [
-        ({"workers": 65}, "`workers` is 65, but a batch has 64"),
-        ({"scheduler": "tcp://a:1"}, r"`scheduler` is tcp://a:1, .*; use `workers`"),
-    ],
-)
-def test_processes_that_a_stream_cannot_have(tmp_path, processes, words):
-    out = tmp_path / "run"
-    with pytest.raises(InputError, match=words):
-        start_workers(["online"], LaunchSettings(**processes), out=str(out), batch_size=64)
+def test_a_scheduler_cannot_start_the_workers_of_a_stream(tmp_path):
+    out, processes = tmp_path / "run", LaunchSettings(scheduler="tcp://a:1")
+    with pytest.raises(InputError, match=r"`scheduler` is tcp://a:1, .*; use `workers`"):
+        start_workers(["online"], processes, out=str(out), batch_size=64)
     assert not out.exists()
