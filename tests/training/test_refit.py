@@ -82,7 +82,7 @@ def test_the_first_run_stays_if_the_second_one_fails(data, tmp_path, capsys):
 
     out = tmp_path / "RUN"
     with acting_at("_score", lambda trainer, *_: trainer.settings.scored_split == "test", fail):
-        assert run(data, out, *STOPPING, "--refit") == 1
+        assert run(data, out, *STOPPING, "--refit") == 2
     assert RunConfig.load(out).settings.early_stopping == 1
     assert main(["train", str(data), "--out", str(out), "--resume", "--refit"]) == 0
     assert RunConfig.load(out).settings.validation_split == "none"
