@@ -1,12 +1,12 @@
 """Settings for a table of one's own, from its numbers of rows and ids.
 
 The paper's presets are for Criteo and Avazu: tens of millions of rows and ten epochs. On smaller
-logs these rates learn little, or ten epochs overfit. The values here are those of one fixed recipe
-that did best on validation rows of several logs; benchmarks/not-adopted.md has the measurements.
+logs these rates learn little, or ten epochs overfit. The values here are those of one recipe that
+was chosen on validation rows of several logs; benchmarks/not-adopted.md has the measurements.
 
 >>> at = recipe_for(rows=90_009, ids=38_000)
 >>> at.base.batch_size, at.base.embedding_lr, at.epochs, at.rule
-(32, 0.001, 5, 'sde')
+(32, 0.001, 2, 'sde')
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ ADAGRAD_SUM = 0.1
 STEPS = 1600
 FEWEST_ROWS_PER_STEP, MOST_ROWS_PER_STEP = 32, 1024
 BATCH_STEPS = STEPS // 8  # the recipe was measured at 8 times its base batch
-FEW_ROWS = 150_000
-FEW_IDS_PER_ROW = 0.1
+MLP = (100, 100)
+MOST_PASSES = 5
+L2_OF_ROWS = 2.4
+"""L2 times the training rows, where each id comes once."""
 MEMORY_STEPS = 1000
 """Steps that Adam's second moments remember: 1 / (1 - beta_2), with beta_2 = 0.999."""
 RARE_SHARE, FEWEST_MEMORIES = 0.9, 10
@@ -62,11 +64,13 @@ class Recipe:
         base: hyper-parameters at their base batch.
         rule: scaling rule from the base batch to the run's.
         epochs: passes over the training rows.
+        mlp: widths of the hidden layers.
     """
 
     base: Hyperparameters
     rule: str
     epochs: int
+    mlp: tuple[int, ...]
 
 
 def recipe_for(*, rows: int, ids: int, optimizer: str = "adam") -> Recipe:
@@ -74,25 +78,25 @@ def recipe_for(*, rows: int, ids: int, optimizer: str = "adam") -> Recipe:
 
     - The base batch is the largest power of two with `STEPS` steps per epoch, from
       `FEWEST_ROWS_PER_STEP` to `MOST_ROWS_PER_STEP`.
-    - Below `FEW_ROWS`, or with fewer than `FEW_IDS_PER_ROW`, five epochs with an L2 that keeps
-      rare ids from overfitting. Else one epoch, which needs little L2.
+    - The passes are the rows per id, from 1 to `MOST_PASSES`: where most ids come once, a second
+      pass overfits. L2 grows with their square, since a single pass needs little.
+    - The hidden layers are small: wider ones overfit sooner on small logs.
     - Adagrad has other rates, no L2, and so one epoch.
 
     Args:
         rows: training rows, at least 1.
-        ids: distinct ids of all columns together.
+        ids: distinct ids of all columns together, at least 1.
         optimizer: one of `choices.OPTIMIZERS`.
     """
-    adam = optimizer == "adam"
-    few = rows < FEW_ROWS or ids < FEW_IDS_PER_ROW * rows
+    adam, passes = optimizer == "adam", min(MOST_PASSES, max(1, rows / ids))
     size = max(FEWEST_ROWS_PER_STEP, _batch_with_steps(rows, STEPS))
     rate = RATE if adam else ADAGRAD_RATE
     base = Hyperparameters(batch_size=size, embedding_lr=rate, dense_lr=rate, optimizer=optimizer)
     if adam:
-        base = replace(base, l2=float(f"{(60 if few else 2) / rows:.2g}"))
+        base = replace(base, l2=float(f"{L2_OF_ROWS * passes**2 / rows:.2g}"))
     else:
         base = replace(base, l2=0.0, initial_accumulator=float(f"{ADAGRAD_SUM / size**2:.2g}"))
-    return Recipe(base=base, rule="sde", epochs=5 if few and adam else 1)
+    return Recipe(base=base, rule="sde", epochs=int(passes) if adam else 1, mlp=MLP)
 
 
 def usual_batch(rows: int, *, by_rows: bool = True) -> int:
@@ -136,6 +140,7 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     rates = {name: getattr(base, name) for name in SCALED}
     rates = {name: value for name, value in rates.items() if value != getattr(usual, name)}
     found = {"base_batch_size": base_batch, "rule": recipe.rule, "epochs": recipe.epochs}
+    found |= {"mlp": recipe.mlp}
     return found | dict(given) | {"overrides": rates | dict(given.get("overrides", {}))}
 
 
@@ -253,8 +258,9 @@ def choose(
         words.append(f"update {update} ({why})")
     if by_rows:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in settings.overrides.items())
+        widths = "-".join(map(str, settings.mlp))
         words.append(
-            f"{_epochs_words(settings)}, rule {settings.rule}, at base batch "
+            f"MLP {widths}, {_epochs_words(settings)}, rule {settings.rule}, at base batch "
             f"{settings.base_batch_size} {rates}"
         )
     if not words or not rows:
@@ -297,6 +303,7 @@ def choose_search(data: PreparedData, given: Mapping[str, Any]) -> tuple[RunSett
         "model": MODEL,
         "batch_size": usual_batch(trained, by_rows=bool(own)),
         "base_batch_size": own.get("base_batch_size", RunSettings.base_batch_size),
+        "mlp": own.get("mlp", RunSettings.mlp),
     }
     rates = dict(given.get("overrides", {}))
     if given.get("optimizer", "adam") != "adam":  # not searched: those of `choose`

@@ -4,13 +4,23 @@ import json
 import shlex
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from cowclip_merlin import InputError, scale
 from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.cli.options import model_settings
 from cowclip_merlin.cli.train import settings_from_args, train_command
-from cowclip_merlin.recipe import choose, rare_share, recipe_for, update_words, usual_batch
+from cowclip_merlin.recipe import (
+    choose,
+    choose_search,
+    rare_share,
+    recipe_for,
+    update_words,
+    usual_batch,
+)
 from cowclip_merlin.training import RunSettings, settings_for, train
 from cowclip_merlin.training.build import build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
@@ -72,19 +82,39 @@ def test_prepare_and_train_say_which_rules_fit(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "ids", "batch", "epochs", "l2"),
     [
-        (10, 9, 32, 5, 6.0),
+        (10, 9, 32, 1, 0.3),
+        (8_107, 9_652, 32, 1, 0.0003),
         (52_000, 5_000, 32, 5, 0.0012),
-        (149_999, 10**6, 64, 5, 0.0004),
-        (150_000, 15_000, 64, 1, 1.3e-5),
-        (150_000, 14_999, 64, 5, 0.0004),
-        (2_700_000, 2_300_000, 1024, 1, 7.4e-7),
-        (40_000_000, 10**7, 1024, 1, 5e-8),
+        (90_009, 37_746, 32, 2, 0.00015),
+        (150_000, 50_000, 64, 3, 0.00014),
+        (150_000, 50_001, 64, 2, 0.00014),
+        (150_000, 75_001, 64, 1, 6.4e-5),
+        (2_700_000, 2_300_000, 1024, 1, 1.2e-6),
+        (40_000_000, 10**7, 1024, 4, 9.6e-7),
     ],
 )
 def test_the_recipe(rows, ids, batch, epochs, l2):
     recipe = recipe_for(rows=rows, ids=ids)
     assert (recipe.base.batch_size, recipe.epochs, recipe.base.l2) == (batch, epochs, l2)
     assert recipe.base.embedding_lr == recipe.base.dense_lr == 1e-3 and recipe.rule == "sde"
+    assert recipe.mlp == (100, 100)
+
+
+@hypothesis.given(rows=st.integers(1, 10**8), ids=st.integers(1, 10**8), more=st.floats(1, 1.1))
+def test_a_little_more_changes_little(rows, ids, more):
+    """No border makes two other recipes of two logs that are nearly alike."""
+    one, other = recipe_for(rows=rows, ids=ids), recipe_for(rows=rows, ids=int(more * ids))
+    assert 0 <= one.epochs - other.epochs <= 1
+    assert 0.75 <= other.base.l2 / one.base.l2 <= 1  # of values with two digits
+
+
+def test_a_search_and_the_command_line_take_the_small_hidden_layers(table):
+    data, words = PreparedData.load(table), ["--out", "RUN"]
+    for command, chosen in (("train", choose), ("tune", choose_search)):
+        for given, mlp in (([], (100, 100)), (["--mlp", "400,400,400"], (400, 400, 400))):
+            args = build_parser().parse_args([command, str(table), *words, *given])
+            assert chosen(data, model_settings(args))[0].mlp == mlp
+    assert choose_search(data, {"preset": "criteo"})[0].mlp == (400, 400, 400)
 
 
 @pytest.mark.runs
@@ -94,8 +124,8 @@ def test_a_run_says_and_records_what_it_chose(table, tmp_path, capsys):
     words = capsys.readouterr().out.splitlines()
     rows = PreparedData.load(table).rows["train"]
     assert not any(word in words[0] for word in ("model", "update", "batch 64"))  # those are given
-    assert words[0].startswith(f"your own table of {rows} training rows: 5 epochs, rule sde, at ")
-    assert "base batch 32 embedding_lr 0.001, dense_lr 0.001, l2 0.1" in words[0]
+    assert words[0].startswith(f"your own table of {rows} training rows: MLP 4, 5 epochs, ")
+    assert "sde, at base batch 32 embedding_lr 0.001, dense_lr 0.001, l2 0.17" in words[0]
     assert words[1].endswith("% of 9 ids are rarer than one in 32,000 rows: the rule sde fits")
     assert "--preset criteo" in words[2]
     kept = json.loads((run / "config.json").read_text())["settings"]
