@@ -2,13 +2,9 @@
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
-import numpy as np
-
-from cowclip_merlin.batch import Ids, ranges
 from cowclip_merlin.online import FileLog
-from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -37,43 +33,6 @@ def follower_of(made):
     while follower.step():
         pass
     return follower
-
-
-def with_lists(features, events):
-    """The same log, of which two columns have lists: of an event and of those before it."""
-    lists = ListRules(separator="|", combiner="sqrtn")
-    first, second, *others = features.categorical
-    several = (replace(first, lists=lists), replace(second, lists=replace(lists, combiner="sum")))
-    lengths = np.ones((len(events), len(features.categorical)), np.int32)
-    lengths[:, :2] = np.random.default_rng(6).integers(0, 4, (len(events), 2))
-    of_rows = np.repeat(np.arange(lengths.size) // lengths.shape[1], lengths.reshape(-1))
-    fields = np.repeat(np.arange(lengths.size) % lengths.shape[1], lengths.reshape(-1))
-    before = np.arange(len(of_rows)) % 3
-    values = events.ids.values[np.maximum(of_rows - before, 0), fields]
-    return (
-        replace(features, categorical=(*several, *others)),
-        replace(events, ids=Ids(values, lengths)),
-    )
-
-
-def with_history(features, events):
-    """The same log, of which the first column lists items, the second column, of events before."""
-    _, item, *others = features.categorical
-    history = replace(features.categorical[0], lists=ListRules(separator="|"), table=item.name)
-    columns = events.ids.values.T
-    before = np.minimum(np.arange(len(events)) % 4, np.arange(len(events)))
-    lists = columns[1][ranges(np.arange(len(events)) - before, before)]
-    ids = Ids.of_columns([(lists, before), *((column, None) for column in columns[1:])])
-    return replace(features, categorical=(history, item, *others)), replace(events, ids=ids)
-
-
-def with_labels(features, events):
-    """The same log with three labels, of which the second and the third may be missing."""
-    rng, n = np.random.default_rng(9), len(events)
-    labels = np.stack([events.labels, events.ids.values[:, 1] % 2, rng.normal(-1, 1, n)], axis=1)
-    labels = np.where((rng.random((n, 3)) < 0.3) & (np.zeros(3) < [0, 1, 1]), np.nan, labels)
-    features = replace(features, more_labels=("buy it", "sec"), regression=("sec",))
-    return features, replace(events, labels=labels.astype(np.float32))
 
 
 class PublishedTrainer:
@@ -105,13 +64,8 @@ class PublishedTrainer:
         self.send(SNAPSHOT, {"run": str(self.run.resolve()), "snapshot": self.number})
 
     def send(self, kind, info=None, arrays=None):
-        message = SyncMessage(
-            kind=kind,
-            generation=self.generation,
-            seq=self.seq,
-            info=info or {},
-            arrays=arrays or {},
-        )
+        where = {"generation": self.generation, "seq": self.seq}
+        message = SyncMessage(kind=kind, info=info or {}, arrays=arrays or {}, **where)
         self.log.append([message.encode()])
         self.seq += 1
 
@@ -129,12 +83,5 @@ class PublishedTrainer:
             weights = {f"dense{i}": x for i, x in enumerate(trainer.dense_weights())}
             self.send(DENSE, {}, weights)
         self.changes.clear()
-        info = {
-            "trained": self.trained,
-            "event_time": self.event_time,
-            "time": time.time(),
-            "rows": trainer.table.num_rows,
-            "lag": 0,
-            "auc": auc,
-        }
-        self.send(SYNCED, info)
+        info = {"trained": self.trained, "event_time": self.event_time, "time": time.time()}
+        self.send(SYNCED, info | {"rows": trainer.table.num_rows, "lag": 0, "auc": auc})

@@ -8,6 +8,7 @@ import socket
 
 import numpy as np
 import pytest
+from http_clients import URL, client_of
 from server_process import ServerProcess
 
 import cowclip_merlin as cc
@@ -15,7 +16,6 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.online.events.messages import encode_requests
 from cowclip_merlin.serving.live.follower import FixedModel
 from cowclip_merlin.serving.live.process import _request_of
-from cowclip_merlin.serving.live.requests import Refusal, events_of
 from cowclip_merlin.serving.live.settings import ServingLimits
 
 MODEL = "--batch-size 64 --epochs 1 --mlp 8 --embedding-dim 4 --dense-lr 0.02 --embedding-lr 0.05"
@@ -44,21 +44,13 @@ def folder(make_once):
     def make(folder):
         (folder / "log.csv").write_text(log_of(600, 1))
         (folder / "new.csv").write_text(log_of(90, 2).replace("u7,", "new,"))
-        columns = [
-            "--categorical",
-            "user,item",
-            "--multi",
-            "seen",
-            "--share-embedding",
-            "seen=item",
-        ]
+        columns = ["--categorical", "user,item", "--multi", "seen"]
+        columns += ["--share-embedding", "seen=item"]
         columns += ["--continuous", "price", "--log", "--freq-threshold", "2"]
-        for name, label in (
-            ("DATA", ["--label", "y"]),
-            ("NUMBER", ["--label", "watched", "--regression", "watched"]),
-        ):
+        labels = {"DATA": ["y"], "NUMBER": ["watched", "--regression", "watched"]}
+        for name, label in labels.items():
             words = ["prepare", "table", str(folder / "log.csv"), "--out", str(folder / name)]
-            assert main([*words, *columns, *label]) == 0
+            assert main([*words, *columns, "--label", *label]) == 0
 
     return make_once("fixed_runs", make)
 
@@ -78,22 +70,15 @@ def served(model, file):
 
 
 @pytest.mark.runs
-@pytest.mark.parametrize("model", RUNS)
+@pytest.mark.parametrize("model", [*RUNS, "a number"])
 def test_every_model_is_served(folder, model, tmp_path):
-    run = run_of(folder, tmp_path / "RUN", "DATA", model, RUNS[model])
-    wanted = cc.score(run, folder / "new.csv")
+    data, how = ("DATA", RUNS[model]) if model in RUNS else ("NUMBER", "")
+    run = run_of(folder, tmp_path / "RUN", data, model if model in RUNS else "deepfm", how)
+    wanted = cc.score(run, folder / "new.csv").ravel()
     assert np.ptp(wanted) > 0.01
-    atol = 4e-3 if "bfloat16" in RUNS[model] else 1e-6
+    atol = 4e-3 if "bfloat16" in how else 1e-6
     found = served(FixedModel.of_run(run).model, folder / "new.csv")
-    np.testing.assert_allclose(found, wanted, atol=atol)
-
-
-@pytest.mark.runs
-def test_a_number_is_served(folder, tmp_path):
-    run = run_of(folder, tmp_path / "RUN", "NUMBER", "deepfm", "")
-    wanted = cc.score(run, folder / "new.csv")
-    found = served(FixedModel.of_run(run).model, folder / "new.csv")
-    np.testing.assert_allclose(found, wanted.ravel(), rtol=1e-5)
+    np.testing.assert_allclose(found, wanted, atol=atol, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -156,20 +141,14 @@ def test_columns_that_prepare_makes_of_others_are_made(tmp_path):
     wanted = cc.score(run, tmp_path / "log.csv")
     sent = [{"user": f"u{user}", "date": time} for user, time in zip(users, times)]
 
-    def predictions(events):
-        body = json.dumps({"events": events}).encode()
-        limits = ServingLimits(max_batch=rows)
-        events = events_of(body, model.model.features, limits, model.layout)
-        return model.model.predict(events).probabilities
-
-    np.testing.assert_allclose(predictions(sent), wanted, atol=1e-6)
-    assert np.ptp(wanted) > 0.05 and {*model.example} == {"user", "date"}
-    assert len(predictions([model.example])) == 1
-    wrong = [sent[0], {"user": "u1", "date": "someday"}, {"user": "u1"}]
-    with pytest.raises(Refusal) as refused:
-        predictions(wrong)
-    (_, first), (_, second) = refused.value.events
-    assert "date is 'someday'" in first and "no 'date'; give null" in second
+    with client_of(model, ServingLimits(max_batch=rows)) as client:
+        answer = client.post(URL, json={"events": sent}).json()
+        np.testing.assert_allclose(answer["predictions"], wanted, atol=1e-6)
+        assert np.ptp(wanted) > 0.05 and {*model.example} == {"user", "date"}
+        assert client.post(URL, json={"events": [model.example]}).status_code == 200
+        wrong = [sent[0], {"user": "u1", "date": "someday"}, {"user": "u1"}]
+        first, second = client.post(URL, json={"events": wrong}).json()["events"]
+    assert "date is 'someday'" in first["reason"] and "no 'date'; give null" in second["reason"]
 
 
 @pytest.mark.parametrize("has_token", [False, True])

@@ -174,12 +174,18 @@ def answer_after_signal(server, rows, number):
         connection.sendall(head + body[:9])
         server.wait_for(lambda: server.get("/v1/status", **token)["requests"]["running"] == 1)
         server.process.send_signal(number)
-        time.sleep(0.3)
+        server.wait_for(lambda: is_closed(server))
         connection.sendall(body[9:])
         answer = b""
         while part := connection.recv(4096):
             answer += part
     return answer
+
+
+def is_closed(server):
+    """Whether it takes no more connections, as after the signal."""
+    with socket.socket() as probe:
+        return probe.connect_ex((server.host, server.port)) != 0
 
 
 @pytest.fixture
@@ -214,11 +220,7 @@ def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     files = folder / "cert.pem", folder / "key.pem"
     command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test"
-    words = [
-        *command.split(),
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-    ]
+    words = [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
     output = ["-out", files[0], "-keyout", files[1]]
     subprocess.run(["openssl", *words, *output], check=True, capture_output=True)
     return files
