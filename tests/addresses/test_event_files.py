@@ -64,21 +64,14 @@ def test_events_are_those_of_local_files(there):
         np.testing.assert_array_equal(getattr(a, "values", a), getattr(b, "values", b))
 
 
-@pytest.mark.parametrize("start", ["memory://logs", "file://{here}"])
-def test_a_pattern_gives_addresses_of_its_kind(start, there, tmp_path):
-    start = start.format(here=tmp_path)
-    found = expand([f"{start}/day_*.csv"])
-    assert [str(file) for file in found] == [f"{start}/day_1.csv", f"{start}/day_2.csv"]
-    assert all(file.is_file() for file in found)
-
-
-@pytest.mark.parametrize("start", ["memory://logs", "{here}"])
-def test_day_10_is_after_day_2_and_no_file_is_read_twice(start, there, memory, tmp_path):
+@pytest.mark.parametrize("start", ["memory://logs", "file://{here}", "{here}"])
+def test_a_pattern_gives_files_of_its_kind_in_order_and_none_twice(start, there, memory, tmp_path):
     start = start.format(here=tmp_path)
     memory.pipe_file("/logs/day_10.csv", b"")
     (tmp_path / "day_10.csv").touch()
-    found = list(map(str, expand([f"{start}/day_*.csv"])))
-    assert found == [f"{start}/day_{day}.csv" for day in (1, 2, 10)]
+    found = expand([f"{start}/day_*.csv"])
+    assert [str(file) for file in found] == [f"{start}/day_{day}.csv" for day in (1, 2, 10)]
+    assert all(file.is_file() for file in found)
     for twice in ([f"{start}/day_*.csv", f"{start}/day_2.csv"], [f"{start}/day_2.csv"] * 2):
         with pytest.raises(InputError, match=f"^{start}/day_2.csv: occurs twice; give each"):
             expand(twice)
@@ -120,12 +113,13 @@ def test_errors_name_the_address_and_the_line(there, memory):
     [
         ("DATA", "s3://b/logs/DATA"),
         ("../DATA", "s3://b/DATA"),
-        ("gs://c/DATA", "gs://c/DATA"),
-        ("/data", "/data"),
+        ("gs://c/DATA",) * 2,
+        ("/data",) * 2,
     ],
 )
-def test_a_file_names_what_is_beside_it(name, found):
+def test_a_file_names_what_is_beside_it(name, found, tmp_path):
     assert str(beside(Address("s3://b/logs/f.yaml"), name)) == found
+    assert beside(tmp_path / "f.yaml", "DATA") == tmp_path / "DATA"
 
 
 def test_the_prepared_folder_of_a_features_file_is_beside_it(there, memory):
@@ -155,9 +149,8 @@ def test_a_replay_is_there_as_it_would_be_here(there, memory, capsys, tmp_path):
     of_log = ["--features", f"{there}/f.yaml"]
     replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=of_log)
     replay("day_1.csv", "day_2.csv", out="REPLAY", more=["--features", "f.yaml"])
-    assert (
-        memory.cat_file("/logs/REPLAY/replay.csv") == (tmp_path / "REPLAY/replay.csv").read_bytes()
-    )
+    here = (tmp_path / "REPLAY/replay.csv").read_bytes()
+    assert memory.cat_file("/logs/REPLAY/replay.csv") == here
     assert f"figures: {there}/REPLAY" in capsys.readouterr().out
     replay(f"{there}/day_*.csv", out=f"{there}/REPLAY", more=of_log, code=2)
     told = capsys.readouterr().err

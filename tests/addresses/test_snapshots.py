@@ -85,8 +85,6 @@ def test_a_wrong_address_is_refused_at_the_start(folder, memory, monkeypatch, ca
     monkeypatch.setattr(memory, "put_file", fail)
     train("memory://logs/a", code=2)
     told = capsys.readouterr().err
-    train("here/a", code=2)
-    assert "--snapshots is 'here/a'; give an address" in capsys.readouterr().err
     assert "memory://logs/a/config.json: no permission (Forbidden)" in told
 
 
