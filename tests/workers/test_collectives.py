@@ -45,20 +45,11 @@ def sizes_of(counts):
 
 
 @given(COUNTS)
-def test_a_number_has_the_size_that_graphs_compute(counts):
-    assert [*zip(*map(padded_size, counts))] == [tuple(x) for x in sizes_of(counts)]
-
-
-@given(COUNTS)
-def test_few_rows_are_padding(counts):
-    sizes, _ = sizes_of(counts)
+def test_few_rows_are_padding_and_no_number_has_two_sizes(counts):
+    sizes, numbers = sizes_of(counts)
+    assert [*zip(*map(padded_size, counts))] == [tuple(sizes), tuple(numbers)]
     for count, size in zip(counts, sizes, strict=True):
         assert count <= size <= max(16, count * 1.0625)
-
-
-@given(COUNTS)
-def test_no_number_has_two_sizes(counts):
-    sizes, numbers = sizes_of(counts)
     assert len(set(zip(sizes, numbers, strict=True))) == len(set(numbers))
 
 
@@ -66,9 +57,6 @@ def test_sizes_grow():
     sizes, numbers = sizes_of(range(100_000))
     assert sizes == sorted(sizes) and numbers == sorted(numbers)
     assert len(set(zip(sizes, numbers, strict=True))) == len(set(numbers)) < 250
-
-
-def test_numbers_of_sizes_fit_into_a_key():
     _, (largest,) = sizes_of([2**30])
     assert largest < 1 << collectives._SIZE_BITS
     assert collectives._KEY_BITS + collectives._SIZE_BITS < 32  # a key is an int32
