@@ -405,6 +405,8 @@ class TestOnline:
         [
             (ROLES["vector"].features, r"its vectors are image \(3\), old one \(2\), but those of"),
             ("length: 3", "but those of the features file are"),
+            (ROLES["list"].features, "'tags seen' has several values .*; add its `separator`"),
+            ("keep: last}", "mean, not sum"),
             (", table: item", r"column 'liked' has the ids of 'item', .*`table: item`"),
             (ROLES["labels"].features, "name the same `label` and `regression`"),
             ("experts", "was trained with experts 2, not 3"),
@@ -415,6 +417,8 @@ class TestOnline:
         self, data, run, settings_of, tmp_path, line, reason
     ):
         change = {"length: 3": "length: 4", ROLES["labels"].features: "label: click\n"}
+        change |= {ROLES["list"].features: "- tags seen\n"}
+        change |= {"keep: last}": "keep: last, combiner: sum}"}
         text = features_from(data).replace(line, change.get(line, ""))
         (tmp_path / "f.yaml").write_text(text, encoding="utf-8")
         features = load_features(tmp_path / "f.yaml")

@@ -118,10 +118,8 @@ def test_without_an_address_nothing_listens():
 def test_a_port_in_use_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = MonitoringSettings(metrics=str(taken.getsockname()[1]))
-        refused = pytest.raises(
-            InputError, match=r"cannot listen at 127.0.0.1 port .*in use; give `metrics`"
-        )
-        with refused, settings.endpoint("x", SOME):
+        words = r"cannot listen at 127.0.0.1 port .*in use; give `metrics`"
+        with pytest.raises(InputError, match=words), settings.endpoint("x", SOME):
             pass
 
 
@@ -131,12 +129,8 @@ def test_a_line_as_json():
     record.values = values
     entry = json.loads(JsonFormatter().format(record))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry.pop("time"))
-    assert entry == {
-        "level": "WARNING",
-        "logger": "run",
-        "message": "a é",
-        "values": {"auc": None, "rows": 3, "factor": None},
-    }
+    known = {"auc": None, "rows": 3, "factor": None}
+    assert entry == {"level": "WARNING", "logger": "run", "message": "a é", "values": known}
     try:
         raise ValueError("wrong")
     except ValueError:

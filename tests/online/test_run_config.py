@@ -41,17 +41,7 @@ CASES = {
         config(categorical=(*COLUMNS, CategoricalColumn(name="age"))),
         "categorical (...e', 'device', 'hour'], not ...e', 'device', 'hour', 'age']);",
     ),
-    "a column less": (
-        config(categorical=COLUMNS[1:]),
-        "categorical (['user', 'item', 'category', 'site', 'device', 'hour'], not ['item', ",
-    ),
-    "another order": (config(categorical=COLUMNS[::-1]), "'hour'], not ['hour', 'device', "),
     "no continuous column": (config(continuous=()), "continuous (['price'], not []);"),
-    "label": (config(label="late"), "label ('click', not 'late');"),
-    "a setting": (
-        config(replace(SETTINGS, run=replace(SETTINGS.run, batch_size=64))),
-        "batch_size (32, not 64);",
-    ),
     "more than it shows": (
         config(label="late", time="at", key="id", continuous=(PRICE,)),
         "label ('click', not 'late'), time ('time', not 'at'), ",

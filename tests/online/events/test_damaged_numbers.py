@@ -11,8 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.events.columns import StreamColumn
-from cowclip_merlin.online.events.events import Damage
 from cowclip_merlin.online.events.values import parse_times
 from cowclip_merlin.workflows.raw.values.numbers import float_of, numbers_of_texts
 
@@ -124,21 +122,3 @@ def test_a_damaged_column_is_read_in_one_pass(read, text):
     """Not with a call for each damaged value."""
     column = pa.array([text] * 4096)
     assert calls_of(read, column) == calls_of(read, column.slice(0, 8)) > 0
-
-
-def test_a_reason_is_made_once():
-    damage, made = Damage(), []
-    for _ in range(3):
-        damage.add(np.array([True, False]), lambda i: made.append(i) or "wrong")
-    assert made == [0] and damage.reasons == {0: "wrong"}
-
-
-def test_of_a_damaged_row_no_more_is_read():
-    damage, read = Damage(), []
-    rows = [{"a": [], "b": []}, {"a": "1", "b": "2"}, {"b": {}}]
-    for name in "ab":
-        column = StreamColumn(name=name)
-        column.cells(
-            rows, damage, lambda value, column=column: read.append(value) or column.text_of(value)
-        )
-    assert read == [[], "1", "2"] and list(damage.reasons) == [0, 2]

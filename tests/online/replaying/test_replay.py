@@ -217,8 +217,3 @@ def test_batches_depend_on_the_position_only(times, cuts, size, before):
         again = BatchReader([events], size, skip=skip)
         batches = again.batches(before=before)
         assert ids_of([*batches, *again.batches()]) == wanted[done:]
-
-
-def test_a_log_without_events_has_no_batches():
-    reader = BatchReader([], 4)
-    assert reader.first_time() is None and list(reader.batches()) == []

@@ -58,17 +58,12 @@ def with_columns(features, *categorical, age=True):
 
 def colored(indices):
     """Messages with the new columns."""
-    more = (
-        {
-            "text": [i % 3, i % 4],
-            "color": i % 7,
-            "age": i % 90,
-            "seen": [f"i{i // 9}"],
-            "liked": ["i1"],
-        }
-        for i in indices
-    )
-    return [json.dumps(event(i, **each)).encode() for i, each in zip(indices, more)]
+
+    def more(i):
+        lists = {"text": [i % 3, i % 4], "seen": [f"i{i // 9}"], "liked": ["i1"]}
+        return lists | {"color": i % 7, "age": i % 90}
+
+    return [json.dumps(event(i, **more(i))).encode() for i in indices]
 
 
 def kept_places(before, now, dim):
@@ -95,30 +90,15 @@ def rows_of(trainer):
     return found
 
 
-CASES = {
-    "deepfm": {},
-    "din": {},
-    "wide_and_deep": {"continuous": "all"},
-    "dcn": {},
-    "dcnv2": {"continuous": "all"},
-}
-
-
 @pytest.mark.parametrize(
     ("model", "numbers_before"),
-    [
-        ("deepfm", True),
-        ("din", True),
-        thorough("wide_and_deep", False),
-        thorough("dcn", True),
-        thorough("dcnv2", False),
-    ],
-)
+    [("deepfm", True), ("din", True), thorough("dcn", True),
+     thorough("wide_and_deep", False), thorough("dcnv2", False)],
+)  # fmt: skip
 def test_a_restart_changes_no_prediction_no_row_and_no_moment(settings_of, model, numbers_before):
     """The first number of `continuous: all` makes a layer that was not there."""
-    settings = settings_of(
-        batch_size=32, table={"capacity": 3000}, model=model, mlp=(12, 4), **CASES[model]
-    )
+    how = {"batch_size": 32, "table": {"capacity": 3000}, "mlp": (12, 4)}
+    settings = settings_of(model, **how, **{} if numbers_before else {"continuous": "all"})
     before = replace(FEATURES, vectors=(VectorColumn(name="text", length=2),))
     before = before if numbers_before else replace(FEATURES, continuous=())
     columns = (COLOR,)
