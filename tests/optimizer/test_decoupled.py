@@ -97,3 +97,8 @@ def test_a_sparse_gradient_counts_as_a_dense_one(tf, name):
     ours[0].apply_gradients([(slices, one)])
     ours[1].apply_gradients([(tf.convert_to_tensor(slices), other)])
     np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)
+
+
+def test_lion_needs_momentum():
+    with pytest.raises(cc.InputError, match="beta_1 is 0; it must be above 0"):
+        type(dense_optimizer("lion"))(beta_1=0)
