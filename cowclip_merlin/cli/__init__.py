@@ -18,7 +18,7 @@ from pathlib import Path
 from cowclip_merlin import __version__
 from cowclip_merlin.addresses import is_address
 from cowclip_merlin.checks import near
-from cowclip_merlin.cli.command import CommandParser, add_commands, complete_all
+from cowclip_merlin.cli.command import OTHER_WORDS, CommandParser, add_commands, complete_all
 from cowclip_merlin.errors import (
     ERROR,
     LOST_ANOTHER,
@@ -180,7 +180,8 @@ def _near_option(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str
     The commands that have not parsed have no options yet.
     """
     name = unknown[0].partition("=")[0]
-    return near(name, _options_of(parser)) if name.startswith("--") else ""
+    known = OTHER_WORDS.get(name, name)
+    return near(known, _options_of(parser)) if name.startswith("--") else ""
 
 
 def _elsewhere(word: str) -> str:

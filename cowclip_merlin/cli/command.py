@@ -20,8 +20,15 @@ from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.settings import add_options, option, settings_from
 
-_OTHER_WORDS = {"predict": "score", "eval": "evaluate", "test": "evaluate", "importance": "explain"}
-"""What other programs call commands of this one."""
+OTHER_WORDS = {
+    **{"predict": "score", "eval": "evaluate", "test": "evaluate", "importance": "explain"},
+    **{
+        "--target": "--label",
+        "--learning-rate": "--embedding-lr",
+        "--test-size": "--test-fraction",
+    },
+}
+"""What other programs call commands and options of this one."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -59,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        hint = near(_OTHER_WORDS.get(value, value), known)
+        hint = near(OTHER_WORDS.get(value, value), known)
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"unknown command {value!r}{hint}")
         listed = ", ".join(map(repr, known))
@@ -73,7 +80,9 @@ class CommandParser(argparse.ArgumentParser):
             given = [word.partition("=")[0] for word in self.words if word.startswith("--")]
             known = self._option_string_actions
             unknown = [x for x in given if not any(each.startswith(x) for each in known)]
-            message += f"; unknown {unknown[0]}{near(unknown[0], known)}" if unknown else ""
+            if unknown:
+                message += f"; unknown {unknown[0]}"
+                message += near(OTHER_WORDS.get(unknown[0], unknown[0]), known)
         end = "" if message.endswith("?") else ";"
         self.exit(2, f"{self.prog}: error: {message}{end} see {self.prog} --help\n")
 
