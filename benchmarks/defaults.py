@@ -3,7 +3,7 @@
 All read the ids, numbers and the split of a folder of `cowclip prepare`, and are scored here, on
 its test rows. The contestants:
 
-cowclip           what `cowclip train` trains without options
+cowclip           what `cowclip train` and `cowclip fit` train without options
 lightgbm          LightGBM's classifier, 100 trees, with ids as categories
 lightgbm-stopped  the same with early stopping: up to 10,000 trees, patience 50
 lightgbm-te       the same with rate 0.05; ids as their click rate out of fold, and their count
