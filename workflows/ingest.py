@@ -23,6 +23,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
+from cowclip_merlin.workflows.prepared.row_numbers import RowNumbers
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
 from cowclip_merlin.workflows.raw.log_format import TEXT_OPTIONS, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
@@ -171,6 +172,7 @@ class Ingest:
         split: how to split the rows; None puts every row into the test split.
         block_bytes: bytes of text per staged file.
         stage: folder for the staged files.
+        numbers: gets the number of each row.
         encoder: encodes the rows to stage, in Arrow files; None stages text, in parquet.
         quarantine: the damaged lines.
         splits: names of all splits.
@@ -197,6 +199,7 @@ class Ingest:
         *,
         block_bytes: int,
         stage: Path,
+        numbers: RowNumbers,
         encoder: Encoder | None,
         quarantine: Quarantine,
         splits: Sequence[str],
@@ -206,7 +209,8 @@ class Ingest:
         self._format, self._split = log_format, split
         self._counted, self.values = counted, values
         self._block_bytes, self._stage, self._encoder = block_bytes, stage, encoder
-        self.quarantine = quarantine
+        self.quarantine, self.numbers = quarantine, numbers
+        self._first: dict[str | None, int] = {}  # split of its own -> rows before its first file
         self.inputs: list[JsonObject] = []
         self.files: dict[str, list[Path]] = {name: [] for name in splits}
         self.rows = dict.fromkeys(splits, 0)
@@ -241,9 +245,11 @@ class Ingest:
         with (
             Threads(cpu_threads()) as threads,
             Threads(1) as other,
+            self.numbers.writing(),
             tqdm(desc="read", unit="row", disable=None, leave=False) as bar,
         ):
             for split, file in every:
+                self._first.setdefault(split, self.total)
                 digests.append(hashlib.sha256())
                 how = {"coded": self._encoder is not None, "digest": digests[-1]}
                 for parsed in read_rows(file, self._format, self._block_bytes, threads, **how):
@@ -316,6 +322,7 @@ class Ingest:
             count = int(np.count_nonzero(mask))
             self.rows[name] += count
             if count:
+                self.numbers.add(name, (position - np.uint64(self._first[split]))[mask])
                 suffix = "parquet" if self._encoder is None else "arrow"
                 part = f"part-{len(self.files[name]):05d}.{suffix}"
                 files[name] = self._stage / name / part

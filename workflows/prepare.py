@@ -72,6 +72,7 @@ from cowclip_merlin.workflows.prepared.folder import (
 )
 from cowclip_merlin.workflows.prepared.hugectr import write_lists, write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import draw_frequencies, summary
+from cowclip_merlin.workflows.prepared.row_numbers import ROWS, RowNumbers
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import Quarantine
 from cowclip_merlin.workflows.raw.readers import check_input_files, with_vector_lengths
@@ -252,6 +253,7 @@ class _Preparation:
             self.split,
             block_bytes=int(settings.partition_mb * (1 << 20)),
             stage=self.work / "stage",
+            numbers=RowNumbers(self.data / ROWS),
             encoder=encoder,
             quarantine=Quarantine(bad, max_bad_fraction=settings.max_bad_fraction),
             splits=tuple(dict.fromkeys((*SPLITS, *own))),
@@ -367,6 +369,7 @@ class _Preparation:
         checksums = written.checksums
         for file, part in parts.items():
             checksums[file.relative_to(self.data).as_posix()] = part.checksum
+        checksums |= ingest.numbers.checksums()
         settled = self.settings.record(self.log_format, self.split, self.base)
         settled |= {} if ingest.in_order else {"in_order": False}
         inputs = [settled | {"format_version": FORMAT_VERSION}, ingest.inputs]

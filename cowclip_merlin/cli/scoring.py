@@ -65,8 +65,12 @@ class EvaluateOptions(Settings):
         choices=("train", "validation", "test"),
     )  # fmt: skip
     predictions: str | None = option(
-        None, ".parquet, .csv or .csv.gz file to write: row, label, probability; of several labels "
-        "columns for each", metavar="FILE",
+        None, ".parquet, .csv or .csv.gz file to write: row of the log, kept columns, label, "
+        "probability; of several labels columns for each", metavar="FILE",
+    )  # fmt: skip
+    keep: tuple[str, ...] = option(
+        (), "with --predictions: categorical columns to write to FILE, as a,b,c",
+        convert=parse_names, metavar="COLS",
     )  # fmt: skip
     against: str | None = option(
         None, "another run on the same data, to compare the AUC with", metavar="RUN"
@@ -94,6 +98,7 @@ def run_evaluate(given: EvaluateOptions) -> None:
         predictions=given.predictions,
         against=given.against,
         by=given.by,
+        keep=given.keep,
         overwrite=given.overwrite,
         device=given.device,
     )
@@ -181,7 +186,7 @@ EVALUATE = Command(
     run=run_evaluate,
     examples="""examples:
   cowclip evaluate RUN DATA
-  cowclip evaluate RUN DATA --predictions scores.parquet
+  cowclip evaluate RUN DATA --predictions scores.parquet --keep user
   cowclip evaluate RUN DATA --against OTHER_RUN
   cowclip evaluate RUN DATA --by user""",
 )

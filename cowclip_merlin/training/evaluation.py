@@ -16,7 +16,7 @@ from cowclip_merlin.metrics.on_device import DeviceMetrics
 from cowclip_merlin.targets import Target, columns_of_targets, only_clicks
 from cowclip_merlin.training.run_logs import label_names, value_names
 from cowclip_merlin.training.scoring.predicting import table_file
-from cowclip_merlin.types import Array
+from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
 
 
@@ -246,16 +246,18 @@ def auc_by_column(
 
 def write_predictions(
     path: Path,
+    kept: Mapping[str, ArrowColumn | Array],
     labels: Array,
     values: npt.NDArray[np.float64],
     targets: Sequence[Target],
 ) -> None:
-    """Write a file with columns row, label, probability, in one atomic step.
+    """Write a file with the kept columns, label, probability, in one atomic step.
 
     With several targets, each has such columns with its name. A missing label is null.
 
     Args:
         path: the file.
+        kept: the first columns, each [n].
         labels: [n, T].
         values: predictions, [n, T].
         targets: the targets.
@@ -263,7 +265,7 @@ def write_predictions(
     import pyarrow as pa
 
     several = not only_clicks(targets)
-    columns = {"row": np.arange(len(labels))}
+    columns = dict(kept)
     for index, name in enumerate(label_names(targets)):
         own = labels[:, index] if several else labels[:, index].astype(np.int8)
         columns[name] = pa.array(own, from_pandas=several)

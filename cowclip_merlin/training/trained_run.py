@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.addresses import is_address, uploaded_file
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import load_split_to_device, open_columns
+from cowclip_merlin.loading import ColumnArrays, load_split_to_device, open_columns
 from cowclip_merlin.system.files import atomic_folder, read_json, write_json
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
@@ -22,10 +24,11 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.evaluation import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig, local_run
+from cowclip_merlin.training.run_logs import label_names, value_names
 from cowclip_merlin.training.scoring import predicting
 from cowclip_merlin.training.scoring.predicting import check_table_file
 from cowclip_merlin.training.stopping.early_stopping import warning_of_run, weights_folder
-from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorSpec
+from cowclip_merlin.types import Array, ArrowColumn, JsonObject, Operation, Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -44,6 +47,7 @@ def evaluate_run(
     predictions: str | Path | None = None,
     against: str | Path | None = None,
     by: str | None = None,
+    keep: Sequence[str] = (),
     overwrite: bool = False,
     device: str = "auto",
 ) -> evaluation.Evaluation | evaluation.RegressionEvaluation:
@@ -60,9 +64,13 @@ def evaluate_run(
         split: "train", "test", or "validation" if `prepare` got such rows.
         predictions: parquet, .csv or .csv.gz file to write: row, label, probability; of several
             targets the last two for each, with its name, such as label_click and
-            probability_click. The value of a number is its prediction, not a probability.
+            probability_click. The value of a number is its prediction, not a probability. `row`
+            is the row of the log that was prepared, counted from 0 over its files, damaged ones
+            included; those of files for a split of their own count from its first file.
         against: another run; its weights score the same rows, and the AUCs are compared.
         by: categorical column, such as the user; also compute the mean AUC of the rows of each id.
+        keep: categorical columns whose values are written to `predictions`, too; null where a value
+            is missing, new or rare.
         overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
@@ -75,13 +83,25 @@ def evaluate_run(
     if predictions is not None and is_address(predictions):
         with uploaded_file(str(predictions), overwrite=overwrite) as file:
             return evaluate_run(
-                run, data, split=split, predictions=file, against=against, by=by, device=device
+                run,
+                data,
+                split=split,
+                predictions=file,
+                against=against,
+                by=by,
+                keep=keep,
+                device=device,
             )
     runs = [local_run(folder) for folder in (run, against) if folder is not None]
     configs, prepared = [RunConfig.load(folder) for folder in runs], PreparedData.load(data)
     if predictions is not None:
         check_table_file(predictions, overwrite=overwrite)
+    elif keep:
+        raise InputError("`keep` has no effect without `predictions`; remove it, or add that")
     one_of("split", split, prepared.rows)
+    predicting.check_kept(keep, [*label_names(prepared.targets), *value_names(prepared.targets)])
+    for name in keep:
+        one_of("keep", name, prepared.categorical)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
     if by is not None:
@@ -107,13 +127,43 @@ def evaluate_run(
         return evaluation.from_device(predictors[0].metrics(), len(columns))
     scores = [predictor.predict() for predictor in predictors]
     if predictions is not None:
-        evaluation.write_predictions(Path(predictions), columns.labels, scores[0], prepared.targets)
+        kept = _kept(prepared, split, columns, keep)
+        labels = columns.labels
+        evaluation.write_predictions(Path(predictions), kept, labels, scores[0], prepared.targets)
     result = evaluate_targets(prepared.targets, columns.labels, *scores, weights=columns.weights)
     if by is None:
         return result
     ids, _ = columns.column(prepared.categorical.index(by))
     scored = (columns.labels, scores[0], columns.weights)
     return auc_by_targets(result, prepared.targets, by, ids, *scored)
+
+
+def _kept(
+    prepared: PreparedData, split: str, columns: ColumnArrays, keep: Sequence[str]
+) -> dict[str, ArrowColumn | Array]:
+    """Return the row of the log of each row, and the raw values of some columns."""
+    import pyarrow as pa
+
+    from cowclip_merlin.workflows import read_counts
+    from cowclip_merlin.workflows.prepared.row_numbers import row_numbers
+
+    rows = row_numbers(prepared, split)
+    if rows is None:
+        rows = np.arange(len(columns))
+        logging.getLogger(__name__).warning(
+            "%s: does not know the rows of its log, so `row` counts its %s rows; prepare it again",
+            prepared.path,
+            split,
+        )
+    found: dict[str, ArrowColumn | Array] = {"row": rows}
+    for name in keep:
+        ids, lengths = columns.column(prepared.categorical.index(name))
+        found[name] = read_counts(prepared, name, ["value"])["value"].take(pa.array(ids))
+        if name in prepared.log_format.multi:
+            ends = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+            values = found[name].combine_chunks()
+            found[name] = pa.ListArray.from_arrays(pa.array(ends), values)
+    return found
 
 
 def _check_aucs(prepared: PreparedData, given: Mapping[str, object]) -> None:

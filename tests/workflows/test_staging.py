@@ -18,6 +18,7 @@ from cowclip_merlin.workflows.ingest import Ingest
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.parallel import Threads
 from cowclip_merlin.workflows.prepared.changes import ValueCounts
+from cowclip_merlin.workflows.prepared.row_numbers import RowNumbers
 from cowclip_merlin.workflows.raw import text_lines
 from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -67,7 +68,7 @@ def test_a_block_is_staged_as_text_for_a_gpu_and_as_codes_for_a_cpu(tmp_path):
         files = {split: tmp_path / f"{split}.{suffix}" for split in masks}
         values = ValueCounts(TABLE)
         how = {"block_bytes": 1, "stage": tmp_path, "encoder": encoder, "values": values}
-        how |= {"splits": tuple(masks), "counted": "test"}
+        how |= {"splits": tuple(masks), "counted": "test", "numbers": RowNumbers(tmp_path)}
         made = Ingest(TABLE, None, quarantine=Quarantine(None, max_bad_fraction=0), **how)
         made.whole_floats[0] = {}
         made._write(table, masks, files, 0)

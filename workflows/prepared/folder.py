@@ -21,6 +21,7 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.changes import Baseline
+from cowclip_merlin.workflows.prepared.row_numbers import ROWS
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def in_order(checksums: Mapping[str, str]) -> dict[str, str]:
     """Return the checksums of the files that have one in the order of `dataset.json`."""
-    kinds = (*SPLITS, VALIDATION, "counts", "categories")
+    kinds = (*SPLITS, VALIDATION, ROWS, "counts", "categories")
     known = sorted(checksums, key=lambda file: file.partition("/")[::2])
     return {f: checksums[f] for kind in kinds for f in known if f.startswith(f"{kind}/")}
 

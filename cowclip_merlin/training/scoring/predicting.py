@@ -50,6 +50,21 @@ def check_table_file(path: Path | str, *, overwrite: bool = False) -> None:
         )
 
 
+def check_kept(keep: Sequence[str], own: Sequence[str]) -> None:
+    """Refuse to copy a column twice, or over a column of the scores: `row`, or one of `own`.
+
+    >>> check_kept(["user", "user"], ["probability"])
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: `keep`: 'user' is given twice; remove it
+    """
+    for name in keep:
+        if name in ("row", *own) or list(keep).count(name) > 1:
+            twice = list(keep).count(name) > 1 and name not in ("row", *own)
+            what = "is given twice" if twice else "is a column of the scores itself"
+            raise InputError(f"`keep`: {name!r} {what}; remove it")
+
+
 @contextmanager
 def table_file(path: Path) -> Iterator[Callable[[pa.Table], None]]:
     """Yield a function that appends a table to the file, which is whole or not there.

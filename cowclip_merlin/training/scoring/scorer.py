@@ -373,10 +373,10 @@ def score_files(
     check_table_file(out, overwrite=overwrite)
     check_input_files(paths)
     _check_apart(out, paths)
-    _check_kept(keep, ["probability"])
+    predicting.check_kept(keep, ["probability"])
     prepared = _data_of(local_run(run), data)
     names = value_names(prepared.targets)
-    _check_kept(keep, names)
+    predicting.check_kept(keep, names)
     reader = LogReader(
         prepared.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
     )
@@ -402,14 +402,6 @@ def _check_apart(out: Path, files: Sequence[FilePath]) -> None:
     for file in files:
         if isinstance(file, Path) and out.exists() and out.samefile(file):
             raise InputError(f"{out}: is one of the files to score; use another `out`")
-
-
-def _check_kept(keep: Sequence[str], own: Sequence[str]) -> None:
-    for name in keep:
-        if name in ("row", *own) or list(keep).count(name) > 1:
-            twice = list(keep).count(name) > 1 and name not in ("row", *own)
-            what = "is given twice" if twice else "is a column of the scores itself"
-            raise InputError(f"`keep`: {name!r} {what}; remove it")
 
 
 def _table(part: ScoredRows, names: Sequence[str]) -> pa.Table:
