@@ -18,6 +18,7 @@ from cowclip_merlin.choices import contributed
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 from cowclip_merlin.recipe import choose, settings_for
+from cowclip_merlin.system.console import note
 from cowclip_merlin.system.folders import set_aside
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
@@ -128,7 +129,7 @@ def _prepared_rows(
     if resume:
         raise InputError(f"`resume` takes the prepared folder, {path_of(out) / DATA}")
     with guessed_log(rows, label) as log, new_run_folder(out) as folder:
-        print(log.guess.table())
+        note(log.guess.table())
         yield log.prepare(folder / DATA).path, folder
 
 
@@ -143,7 +144,7 @@ def _known_settings(data: str | FilePath, out: str | FilePath, options: RunOptio
     if options.warm_start is not None:
         return settings_for(data, warm_start=options.warm_start)
     settings, words = choose(PreparedData.load(data), {})
-    print(words)
+    note(words)
     return settings
 
 
@@ -160,7 +161,7 @@ def _train_again(
     check_refit(settings, PreparedData.load(data))
     rows = _train(data, settings, out, options, processes)
     again, words = refit_settings(settings, rows)
-    print(words)
+    note(words)
     metrics = (out / "metrics.csv").read_bytes()
     with set_aside(out, CONFIG, "run", keep=(DATA,)):
         out.mkdir(exist_ok=True)

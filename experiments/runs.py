@@ -16,6 +16,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.experiments.results import check_outputs_replaceable, check_results_folder
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings import Settings, options_of, words_of
+from cowclip_merlin.system.console import note
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.system.machine import PACKAGES, versions
@@ -115,7 +116,7 @@ class Runs:
                 for number, run in enumerate(pending, 1):
                     told = self.make(run)
                     rest = (time.perf_counter() - started) / number * (total - number)
-                    print(f"[{number}/{total}] {told}; {duration(rest)} left", flush=True)
+                    note(f"[{number}/{total}] {told}; {duration(rest)} left")
             return "\n".join(self.write())
 
 

@@ -11,6 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.addresses import Address, FilePath, natural_order
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option, option_of, parse_names
+from cowclip_merlin.system.console import note
 from cowclip_merlin.workflows.prepare import prepare
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.folder import PreparedData
@@ -71,12 +72,12 @@ def adopt(settings: AdoptSettings) -> PreparedData:
     how = {"kind": "table", "out": settings.out, "overwrite": settings.overwrite}
     given = PrepareSettings(**splits, **columns, **how)
     for name, names in columns.items():
-        print(f"{name}: {', '.join(names)}")
+        note(f"{name}: {', '.join(names)}")
     used = {*given.labels, *given.categorical, *given.continuous, *given.vector}
     for file in given.all_files:
         _refuse_without_values(file, used)
     for name in [each.name for each in schema if each.name not in used]:
-        print(f"left out: {name}, {_why_unused(schema[name])}")
+        note(f"left out: {name}, {_why_unused(schema[name])}")
     return prepare(given)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.system.checksums import write_parquet
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics, filled
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
@@ -204,6 +205,7 @@ def write_parts(
         return dict(zip(files, parts, strict=True))
     with Threads(cpu_threads()) as threads:
         parts = threads.in_order(lambda task: _write_part(*task), tasks)
+        parts = progress(len(tasks), iterable=parts, desc="write", unit="part")
         return dict(zip(files, parts, strict=True))
 
 

@@ -28,6 +28,7 @@ from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, 
 from cowclip_merlin.workflows.raw.log_format import TEXT_OPTIONS, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
+from cowclip_merlin.workflows.raw.reading_bar import ReadingBar
 from cowclip_merlin.workflows.raw.text_lines import count_lines
 from cowclip_merlin.workflows.raw.values.multi_values import beyond
 
@@ -230,8 +231,6 @@ class Ingest:
         meanwhile: Callable[[], object],
     ) -> None:
         """Read all files."""
-        from tqdm import tqdm
-
         by_time = self._split is not None and self._split.how == "time"
         lines = None
         if by_time and self._format.time and self._split.test_fraction:
@@ -246,17 +245,17 @@ class Ingest:
             Threads(cpu_threads()) as threads,
             Threads(1) as other,
             self.numbers.writing(),
-            tqdm(desc="read", unit="row", disable=None, leave=False) as bar,
+            ReadingBar([file for _, file in every]) as bar,
         ):
             for split, file in every:
                 self._first.setdefault(split, self.total)
                 digests.append(hashlib.sha256())
-                how = {"coded": self._encoder is not None, "digest": digests[-1]}
+                how = {"coded": self._encoder is not None, "digest": bar.digest(digests[-1])}
                 for parsed in read_rows(file, self._format, self._block_bytes, threads, **how):
                     if self.total == 0:
                         other.start(meanwhile)
                     self._add(parsed, file, split, lines, threads)
-                    bar.update(parsed.lines)
+                    bar.add(file, parsed)
                 if format_of(file) == PARQUET:  # which is not read in order
                     other.start(_hash_file, file, digests[-1])
             threads.finish()

@@ -31,6 +31,7 @@ from cowclip_merlin.addresses import (
 )
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import write_parquet
+from cowclip_merlin.system.console import phase
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder, write_json
 from cowclip_merlin.system.folders import RESULTS, holds, inside
 from cowclip_merlin.system.machine import versions
@@ -209,8 +210,10 @@ class _Preparation:
             rows = GpuRows(self.log_format, self.recipe, texts)
         else:
             rows = Encoder(self.log_format, self.recipe, texts)
-        ingest = self._read(None if self.gpu else rows)
+        with phase("read"):
+            ingest = self._read(None if self.gpu else rows)
         with (
+            phase("write"),
             compat.quiet_merlin(),
             dask_cluster(self.settings.scheduler, gpu=self.gpu),
             Threads(1) as drawing,

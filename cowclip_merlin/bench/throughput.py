@@ -27,6 +27,7 @@ from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.machine import hardware, versions
 from cowclip_merlin.training.train_step import (
     execution_lengths,
@@ -124,8 +125,6 @@ def measure(settings: BenchSettings) -> JsonObject:
     many steps per call. The numbers leave out the row updates that `update="exact"` postpones to
     the end.
     """
-    from tqdm import tqdm
-
     fields = criteo_fields(settings.vocabulary)
     rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
     rows = max(*settings.batches, rows_per_turn)
@@ -143,7 +142,7 @@ def measure(settings: BenchSettings) -> JsonObject:
     cases += [BenchCase(BARE_MLP, b) for b in settings.batches]
     steps |= {(BARE_MLP, b): bare_mlp_train_function(b, jit) for b in settings.batches}
     speeds: dict[BenchCase, list[float]] = {case: [] for case in cases}
-    for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
+    for turn in progress(iterable=range(settings.rounds + 1), desc="rounds"):
         for case in cases:
             bare = case.model == BARE_MLP
             step = steps[case[:2] if bare else (case.model, *case[2:])]

@@ -28,6 +28,7 @@ from cowclip_merlin.errors import (
     error_message,
     with_options,
 )
+from cowclip_merlin.system.console import output_level
 from cowclip_merlin.system.signals import exit_on_sigterm
 
 COMMANDS: Mapping[str, str] = {
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"unknown arguments: {' '.join(unknown)}{hint} see cowclip {command} --help"
             )
         _check_paths(vars(args))
-        with exit_on_sigterm():
+        with exit_on_sigterm(), output_level(getattr(args, "output_level", None)):
             code = args.run(args) or 0
             sys.stdout.flush()
             return code

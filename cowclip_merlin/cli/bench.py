@@ -9,6 +9,7 @@ from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.cli.command import Command, check_overwrite_used, overwrite_option
 from cowclip_merlin.scaling import PRESETS, RULES, scale
 from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.system.console import note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,8 @@ def run_bench(given: BenchOptions) -> None:
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     print(format_table(result))
     print(format_backends(result))
-    print("ratio: speed relative to the smallest batch with dense updates and no clip")
-    print("of MLP: speed relative to the MLP alone; both are medians over the rounds")
+    note("ratio: speed relative to the smallest batch with dense updates and no clip")
+    note("of MLP: speed relative to the MLP alone; both are medians over the rounds")
     if given.multi_values:
         print(f"a row has {result['ids_per_row']:.0f} ids, in lists")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
@@ -73,7 +74,7 @@ def run_scale(given: ScaleOptions) -> None:
     """Print the table."""
     rules = [given.rule] if given.rule else list(RULES)
     columns = {rule: scale(given.dataset, to=given.to, rule=rule) for rule in rules}
-    print(f"{given.dataset}, batch {given.to:,}; rules without the clip start from the baseline\n")
+    note(f"{given.dataset}, batch {given.to:,}; rules without the clip start from the baseline\n")
     print(_line("", rules))
     for name in ROWS:
         cells = [

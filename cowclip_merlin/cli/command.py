@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError, require
 from cowclip_merlin.settings import add_options, option, settings_from
+from cowclip_merlin.system.console import QUIET, VERBOSE, note
 
 OTHER_WORDS = {
     **{"predict": "score", "eval": "evaluate", "test": "evaluate", "importance": "explain"},
@@ -99,6 +100,7 @@ class Command:
             exit code.
         examples: the end of the help.
         needs: modules of other packages without which it does nothing, not even in part.
+        notes: whether it tells more than its result, which `--quiet` leaves out.
     """
 
     help: str
@@ -106,6 +108,7 @@ class Command:
     run: Callable[[Any], int | None]
     examples: str | None = None
     needs: tuple[str, ...] = ("merlin", "tensorflow")
+    notes: bool = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options to the command's parser."""
@@ -165,6 +168,15 @@ def add_commands(
 def _add_arguments(parser: CommandParser, command: Command, run: str) -> None:
     command.add_arguments(parser)
     parser.set_defaults(**{run: command})
+    if parser._subparsers is not None:  # its commands have the options
+        return
+    told = parser.add_argument_group("output").add_mutually_exclusive_group()
+    level = {"dest": "output_level", "action": "store_const"}
+    if command.notes:
+        text = "print the result and errors only"
+        told.add_argument("-q", "--quiet", const=QUIET, help=text, **level)
+    text = "also print TensorFlow's messages and how long each part takes"
+    told.add_argument("-v", "--verbose", const=VERBOSE, help=text, **level)
 
 
 def overwrite_option(what: str) -> Any:
@@ -247,4 +259,4 @@ def print_served_epoch(*runs: str | Path | None) -> None:
 
     for run in filter(None, runs):
         if words := served_epoch(run):
-            print(f"{run}: {words}")
+            note(f"{run}: {words}")

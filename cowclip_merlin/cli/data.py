@@ -10,6 +10,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.recipe import rule_words
 from cowclip_merlin.settings import Settings, add_options, option, option_of, settings_from
 from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, generate_drifting
+from cowclip_merlin.system.console import note
 from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.adopt import AdoptSettings, adopt
 
@@ -99,7 +100,7 @@ def run_prepare(args: argparse.Namespace) -> None:
     """Prepare the log, and print which scaling rule fits it."""
     data = prepare(settings_from(args, PrepareSettings, recipe=settings_from(args, Recipe)))
     if words := rule_words(data):
-        print(words)
+        note(words)
 
 
 PREPARE = Command(

@@ -276,6 +276,7 @@ def run_report(given: ReportOptions) -> None:
 
 
 REPORT = Command(
+    notes=False,
     help="make one self-contained HTML page from the results of experiments",
     needs=("pandas",),
     settings=ReportOptions,

@@ -10,6 +10,7 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.cli.command import Command
 from cowclip_merlin.recipe import MODEL, MOST_EPOCHS, VALIDATION_FRACTION
 from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
+from cowclip_merlin.system.console import note
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
@@ -94,7 +95,7 @@ def run_fit(given: FitOptions) -> int:
         )
         return 128 + stop.signal_number
     words = ["cowclip", "score", given.out, "NEW", "--out", "scores.csv"]
-    print(f"to score new rows: {shlex.join(words)}")
+    note(f"to score new rows: {shlex.join(words)}")
     return 0
 
 

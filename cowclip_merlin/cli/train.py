@@ -29,6 +29,7 @@ from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.recipe import AUTO, HELD_OUT, MODEL, choose
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings import add_options, values_from, words_of
+from cowclip_merlin.system.console import note
 from cowclip_merlin.system.folders import refuse_other_files, set_aside
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_folder import HELD_OUT_METRICS, RUN_FILES
@@ -169,7 +170,7 @@ def settings_from_args(args: argparse.Namespace, data: PreparedData | None = Non
     if words and not args.resume:
         paper = not goes_on and settings.rule != "cowclip"
         hint = ", or --preset criteo for the paper's rates" if paper else ""
-        print(f"{words}\ngive options for other values{hint}")
+        note(f"{words}\ngive options for other values{hint}")
     return settings
 
 
@@ -242,7 +243,7 @@ def run_train(args: argparse.Namespace) -> int:
     print(f"{_result(rows, settings)}; run folder {args.out}{worse}")
     if data is not None and settings.scored_split == "validation" and data.rows["test"]:
         words = shlex.join(["cowclip", "evaluate", args.out, args.data])
-        print(f"to score the {data.rows['test']:,} test rows: {words}")
+        note(f"to score the {data.rows['test']:,} test rows: {words}")
     return 3 if worse and args.must_improve else 0
 
 

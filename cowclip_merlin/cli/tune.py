@@ -19,6 +19,7 @@ from cowclip_merlin.cli.options import (
 )
 from cowclip_merlin.recipe import MODEL, choose_search
 from cowclip_merlin.settings import add_options
+from cowclip_merlin.system.console import note
 from cowclip_merlin.training.run_logs import metric_words
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
 
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings, words = choose_search(PreparedData.load(args.data), model_settings(args))
     if words and not args.resume:
-        print(words)
+        note(words)
     if args.clip is not None:  # else some trials have the clip that uses them
         check_overrides_used(settings, ("none", "cowclip"))
     from cowclip_merlin.experiments.tuning import tune

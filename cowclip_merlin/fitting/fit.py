@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.fitting.baselines import Baseline, baselines
 from cowclip_merlin.recipe import MOST_EPOCHS, PATIENCE, VALIDATION_FRACTION, choose
 from cowclip_merlin.settings import words_of
+from cowclip_merlin.system.console import note, phase
 from cowclip_merlin.train import train
 from cowclip_merlin.training.evaluation import Evaluation
 from cowclip_merlin.training.run_settings import RunSettings
@@ -113,25 +114,29 @@ def fit_run(
         guessed_log(rows, label, given=roles, **prepared or {}) as log,
         new_run_folder(out) as folder,
     ):
-        print(log.guess.table())
+        note(log.guess.table())
         if not is_frame(rows):
-            print("\n".join(["the same in two commands:", *_commands(log, out, settings, refit)]))
-        data = log.prepare(folder / DATA)
+            note("\n".join(["the same in two commands:", *_commands(log, out, settings, refit)]))
+        with phase("prepare"):
+            data = log.prepare(folder / DATA)
         chosen, words = choose(data, settings)
-        print(words)
-        train(data.path, chosen, out=folder, refit=refit, device=device)
+        note(words)
+        with phase("train"):
+            train(data.path, chosen, out=folder, refit=refit, device=device)
+    with phase("evaluate"):
+        test = evaluate_run(folder, data.path, device=device)
+    with phase("fit the baselines"):
+        simple = baselines(data, seed=chosen.seed)
+    with phase("shuffle the columns"):
+        columns = importance(folder, seed=chosen.seed, data=data.path, device=device)
     report = FitReport(
-        guess=log.guess,
-        model=chosen.model,
-        test=evaluate_run(folder, data.path, device=device),
-        baselines=baselines(data, seed=chosen.seed),
-        columns=importance(folder, seed=chosen.seed, data=data.path, device=device),
+        guess=log.guess, model=chosen.model, test=test, baselines=simple, columns=columns
     )
     print(report)
     best = max(report.baselines, key=lambda each: each.auc)
     if best.auc > report.test.auc + report.test.auc_error and not is_frame(rows):
         words = shlex.join(["cowclip", "tune", f"{out}/{DATA}", "--out", "TUNED"])
-        print(f"{best.name} is better on these rows; a search may help: {words}")
+        note(f"{best.name} is better on these rows; a search may help: {words}")
     return report
 
 

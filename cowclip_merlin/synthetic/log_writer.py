@@ -18,6 +18,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.files import atomic_write, check_writable, write_json
 from cowclip_merlin.types import ArrowColumn, Floats, Integers
 
@@ -139,11 +140,9 @@ class LogWriter:
 
         `make` maps row numbers to these rows; `sizes` are the ids of each categorical column.
         """
-        from tqdm import tqdm
-
         name, rows = self.path.name, self.rows
         seen = [np.zeros(size + 1, bool) for size in sizes]
-        bar = tqdm(total=rows, desc=f"generate {name}", unit="row", disable=None, leave=False)
+        bar = progress(rows, desc=f"generate {name}", unit="row")
         packed = self.path.suffix == ".gz"
         with atomic_write(self.path) as temporary, bar, _opened(temporary, packed) as file:
             file.write(header)

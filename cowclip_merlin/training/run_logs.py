@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
 from cowclip_merlin.system import records
+from cowclip_merlin.system.console import is_quiet
 from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.targets import Target, kind_of
 
@@ -198,7 +199,9 @@ def run_logger(
     file = logging.FileHandler(path, encoding="utf-8")
     handlers: dict[logging.Handler, str] = {file: "%(asctime)s %(levelname)s %(message)s"}
     if console:
-        handlers[_Output(sys.stdout)] = "%(message)s"
+        output = _Output(sys.stdout)
+        output.setLevel(logging.ERROR if is_quiet() else logging.NOTSET)
+        handlers[output] = "%(message)s"
     for handler, text in handlers.items():
         handler.setFormatter(records.formatter(log_format, text))
         logger.addHandler(handler)

@@ -16,6 +16,7 @@ from cowclip_merlin.addresses import is_address, uploaded_file
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_split_to_device, open_columns
+from cowclip_merlin.system.console import phase
 from cowclip_merlin.system.files import atomic_folder, read_json, write_json
 from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
@@ -199,7 +200,8 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
     run = local_run(run)
     config, prepared = RunConfig.load(run), PreparedData.load(data)
     choose_device(device)
-    model = _load_model(run, config, prepared)
+    with phase("load the run"):
+        model = _load_model(run, config, prepared)
     if warning := warning_of_run(run, config.settings):
         logging.getLogger(__name__).warning("%s", warning)
     return model

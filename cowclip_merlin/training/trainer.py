@@ -22,6 +22,7 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX, PackedBatch
 from cowclip_merlin.metrics import ReliabilityBin, reliability
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import CHECKPOINTS, Checkpoints
@@ -322,16 +323,8 @@ class Trainer:
             self._step(batch)
 
     def _progress_bar(self, epoch: int, first: int) -> tqdm:
-        from tqdm import tqdm
-
-        return tqdm(
-            total=self.steps,
-            initial=first,
-            desc=f"epoch {epoch + 1}/{self.settings.epochs}",
-            unit="step",
-            leave=False,
-            disable=None if self._writes else True,
-        )
+        given = {"initial": first, "unit": "step"} | ({} if self._writes else {"disable": True})
+        return progress(self.steps, desc=f"epoch {epoch + 1}/{self.settings.epochs}", **given)
 
     def _signal_of_any(self) -> int | None:
         """Return the signal that a worker has got, so that all stop after the same step.

@@ -10,8 +10,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from cowclip_merlin.addresses import FilePath, output_folder
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
@@ -41,6 +39,7 @@ from cowclip_merlin.loading import open_columns, train_validation_split, validat
 from cowclip_merlin.plotting.colors import BLACK, BLUE
 from cowclip_merlin.plotting.style import STYLES, save_figure
 from cowclip_merlin.scaling import PRESETS
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.targets import refuse_number_first
@@ -232,7 +231,11 @@ def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None
 def _search(study: Study, space: SearchSpace, context: TrialContext, most: int | None) -> None:
     """Run trials until the budget is spent; write the table and the best settings after each."""
     done = len(finished_trials(study))
-    bar = tqdm(total=most, initial=done, desc="tune", unit="trial", disable=None)
+    began, left = time.monotonic(), context.seconds_left
+    if most is not None or left is None:
+        bar = progress(most, initial=done, desc="tune", unit="trial", leave=True)
+    else:
+        bar = progress(round(left), desc="tune", unit="s", leave=True)
     with bar:
         while (most is None or done < most) and not (done and context.is_over):
             if best := best_trial(study):
@@ -247,7 +250,7 @@ def _search(study: Study, space: SearchSpace, context: TrialContext, most: int |
             run_trial(trial, suggested, context)
             write_trials(context.out, study)
             done += 1
-            bar.update()
+            bar.update(1 if bar.unit == "trial" else round(time.monotonic() - began) - bar.n)
 
 
 def _finish(study: Study, out: Path) -> Tuned:

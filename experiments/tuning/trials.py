@@ -217,6 +217,11 @@ class TrialContext:
     deadline: float | None = None  # of `time.monotonic`; a trial then ends with its epoch
 
     @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the deadline; None: there is none."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    @property
     def is_over(self) -> bool:
         """Whether the time is up."""
         return self.deadline is not None and time.monotonic() >= self.deadline

@@ -32,6 +32,7 @@ from cowclip_merlin.synthetic.drifting_stream import (
     StreamSize,
     write_stream_features,
 )
+from cowclip_merlin.system.console import progress
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.event_log import RawLog
@@ -64,8 +65,6 @@ def add_produce_options(parser: CommandParser) -> None:
 
 def run_produce(args: argparse.Namespace) -> int:
     """Play the events; return 128 + the signal's number after a signal, as shells do."""
-    from tqdm import tqdm
-
     from cowclip_merlin.online.logs.open_log import open_log
     from cowclip_merlin.system.signals import GracefulStop
 
@@ -76,7 +75,7 @@ def run_produce(args: argparse.Namespace) -> int:
     urls = {"examples": args.to, "impressions": args.impressions, "actions": args.actions}
     with ExitStack() as stack:
         stack.enter_context(stop.catch_signals())
-        bar = stack.enter_context(tqdm(total=total, unit="event", disable=None, leave=False))
+        bar = stack.enter_context(progress(total, unit="event"))
 
         def trouble(reason: str) -> None:
             with bar.external_write_mode(sys.stderr):

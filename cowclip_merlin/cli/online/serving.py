@@ -16,6 +16,7 @@ from cowclip_merlin.online.report import MonitoringSettings
 from cowclip_merlin.serving.live.settings import Listening, ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.system import records
+from cowclip_merlin.system.console import is_quiet
 
 TOKEN_VARIABLE = "COWCLIP_TOKEN"
 
@@ -45,7 +46,8 @@ def _server_settings(args: argparse.Namespace) -> dict[str, Any]:
 def _log_to_stderr(log_format: str) -> None:
     lines = logging.StreamHandler()
     lines.setFormatter(records.formatter(log_format, "%(asctime)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[lines])
+    level = logging.ERROR if is_quiet() else logging.INFO
+    logging.basicConfig(level=level, handlers=[lines])
     for name in ("uvicorn.error", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -137,6 +137,7 @@ def run_rollback(given: RollbackOptions) -> None:
 
 
 ROLLBACK = Command(
+    notes=False,
     help="list the snapshots of a stopped training, or go back to one",
     needs=("yaml",),
     settings=RollbackOptions,
@@ -171,6 +172,7 @@ def run_parts(args: argparse.Namespace) -> None:
 
 
 DEMO = Command(
+    notes=False,
     help="run all parts in one terminal: a stream, joiner, trainer, servers and measurements",
     settings=add_demo_options,
     run=run_parts,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.replaying.replay_results import (
@@ -32,6 +31,7 @@ from cowclip_merlin.online.sync.publisher import sync_parts
 from cowclip_merlin.online.sync.served_changes import TableChanges
 from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.machine import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.serving_table import ServingTable
@@ -39,6 +39,8 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from cowclip_merlin.online.events.events import Events
 
 
@@ -330,4 +332,4 @@ class Replay:
             raise Stopped(self._stop.signal_number)
 
     def _progress_bar(self) -> tqdm:
-        return tqdm(initial=self.trained, unit=" rows", unit_scale=True, leave=False, disable=None)
+        return progress(initial=self.trained, unit=" rows", unit_scale=True)

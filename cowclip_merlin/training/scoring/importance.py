@@ -15,6 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, open_columns
 from cowclip_merlin.loading.column_arrays import vector_places
 from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.training.evaluation import check_both_labels
 from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
@@ -97,10 +98,13 @@ def importance(
     before = _auc(scorer, given, given.columns)
     layout = scorer.data.log_format
     lost = {name: np.empty(repeats) for name in (*layout.categorical, *layout.widths)}
+    bar = progress(repeats * len(lost), desc="shuffle", unit="column")
     for k in range(repeats):
         order = np.random.default_rng((seed, k)).permutation(len(given.labels))
         for name, values in lost.items():
             values[k] = before - _auc(scorer, given, _shuffled(scorer, given.columns, name, order))
+            bar.update()
+    bar.close()
     table = {
         "column": [*lost],
         "auc_lost": [values.mean() for values in lost.values()],

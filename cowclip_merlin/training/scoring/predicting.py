@@ -15,6 +15,7 @@ from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.metrics.on_device import DeviceMetrics, metrics_on_device
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.targets import Target, only_clicks
 from cowclip_merlin.types import Array, Function, Tensor
@@ -166,7 +167,8 @@ class Predictor:
         """
         batches = self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)
         if group is None:
-            yield from batches
+            total = -(-self._data.rows // PREDICTION_BATCH_SIZE)
+            yield from progress(total, iterable=batches, desc="score", unit="batch")
             return
         batch, count = None, 0
         for count, batch in enumerate(batches, 1):
