@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "scoring:EXPORT",
     "adopt": "data:ADOPT",
     "online": "online:ONLINE",
+    "completion": "completion:COMPLETION",
     "inspect": "scoring:INSPECT",
     "generate": "data:GENERATE",
     "scale": "bench:SCALE",

@@ -1,8 +1,9 @@
-"""What `--quiet` and `--verbose` change, and progress with the time left."""
+"""What `--quiet` and `--verbose` change, progress with the time left, and completion."""
 
 import argparse
 import io
 import os
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -127,3 +128,18 @@ def test_training_tells_its_result_only(log, tmp_path, capsys):
     assert told.out.count("\n") == 1 and told.out.startswith("test AUC 0.") and not told.err
     log = (tmp_path / "RUN/train.log").read_text(encoding="utf-8")
     assert " INFO " in log and "epoch 1" in log
+
+
+@pytest.mark.system
+@pytest.mark.quick
+def test_the_shell_completes_commands_and_options(tmp_path, capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "cowclip.sh"
+    script.write_text(capsys.readouterr().out, encoding="utf-8")
+    complete = "source $0; COMP_WORDS=(cowclip train --early); COMP_CWORD=2; "
+    complete += "_shtab_cowclip; printf '%s\\n' \"${COMPREPLY[@]}\""
+    found = subprocess.run(
+        ["bash", "-c", complete, str(script)], capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == ["--early-stopping"]

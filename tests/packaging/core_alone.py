@@ -68,12 +68,13 @@ def check_commands():
     from cowclip_merlin import cli
 
     names = set(names_of(cli.build_parser()))
-    assert names - {"scale"} == set(COMMANDS), names
+    assert names - {"scale", "completion"} == set(COMMANDS), names
     for name, words in COMMANDS.items():
         told = said(cli.main, [*name.split(), *words.split()], code=2)
         assert len(told.splitlines()) == 1, told
         assert "needs" in told and "pip install 'cowclip-merlin[cpu]'" in told, told
         assert "usage" in said(cli.main, [*name.split(), "--help"], code=0)
+    assert "pip install shtab" in said(cli.main, ["completion", "bash"], code=2)
     assert "131,072" in said(cli.main, ["scale", "--to", "131072"], code=0)
     print(told, end="")
 
