@@ -109,7 +109,7 @@ def new_run_folder(out: str | FilePath) -> Iterator[Path]:
         raise InputError(f"{out}: is an address; give `out` a folder on this machine")
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{out}: already exists; use another `out`")
+        raise InputError(f"{out}: already exists; use another `out`, or cowclip fit --overwrite")
     path.mkdir(parents=True, exist_ok=True)
     try:
         yield path

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from cowclip_merlin.addresses import FilePath
-from cowclip_merlin.cli.command import Command
+from cowclip_merlin.addresses import FilePath, is_address
+from cowclip_merlin.cli.command import Command, overwrite_option
+from cowclip_merlin.cli.train import check_replaced
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.recipe import MODEL, MOST_EPOCHS, VALIDATION_FRACTION
 from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
 from cowclip_merlin.system.console import note
+from cowclip_merlin.system.folders import set_aside
+from cowclip_merlin.training.run_config import CONFIG
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.guess import IGNORE, ROLES
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
@@ -62,6 +69,7 @@ class FitOptions(Settings):
         f"hold out {VALIDATION_FRACTION} of the train rows to choose the number of epochs, at most "
         f"{MOST_EPOCHS} or --epochs, and train again on all of them",
     )
+    overwrite: bool = overwrite_option("RUN if it is a run, and RUN/data; both stay if this fails")
     device: str = device_option()
 
 
@@ -77,16 +85,17 @@ def run_fit(given: FitOptions) -> int:
         for names in (of_run, of_data)
     )
     try:
-        fit_run(
-            given.files,
-            given.label,
-            out=given.out,
-            roles={role: getattr(given, role) for role in (*ROLES, IGNORE)},
-            prepared=prepared,
-            settings=settings,
-            refit=given.refit,
-            device=given.device,
-        )
+        with _replaced(given):
+            fit_run(
+                given.files,
+                given.label,
+                out=given.out,
+                roles={role: getattr(given, role) for role in (*ROLES, IGNORE)},
+                prepared=prepared,
+                settings=settings,
+                refit=given.refit,
+                device=given.device,
+            )
     except Stopped as stop:
         words = ["cowclip", "train", f"{given.out}/{DATA}", "--out", given.out, "--resume"]
         words += ["--refit"] if given.refit else []
@@ -97,6 +106,21 @@ def run_fit(given: FitOptions) -> int:
     words = ["cowclip", "score", given.out, "NEW", "--out", "scores.csv"]
     note(f"to score new rows: {shlex.join(words)}")
     return 0
+
+
+@contextmanager
+def _replaced(given: FitOptions) -> Iterator[None]:
+    """Put the run aside that `--overwrite` replaces, with the rows that were prepared for it."""
+    if not given.overwrite or is_address(given.out):
+        yield
+        return
+    out = Path(given.out)
+    check_replaced(out)
+    for file in (*given.files, *given.test):
+        if isinstance(file, Path) and out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another --out")
+    with set_aside(out, CONFIG, "run", with_results=(DATA,)):
+        yield
 
 
 FIT = Command(

@@ -30,10 +30,11 @@ from cowclip_merlin.recipe import AUTO, HELD_OUT, MODEL, choose
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.settings import add_options, values_from, words_of
 from cowclip_merlin.system.console import note
-from cowclip_merlin.system.folders import refuse_other_files, set_aside
+from cowclip_merlin.system.folders import PREPARED, holds, refuse_other_files, set_aside
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_folder import HELD_OUT_METRICS, RUN_FILES
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
+from cowclip_merlin.workflows.guessed import DATA
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics
@@ -74,7 +75,7 @@ def add_train_options(parser: CommandParser) -> None:
     text = "then train again on all rows, also those held out, for the best number of epochs"
     what.add_argument("--refit", action="store_true", help=text)
     add_options(what, RunOptions, "resume", "warm_start")
-    text = "replace RUN if it is a run; it stays if this training fails"
+    text = "replace RUN if it is a run; it stays if this training fails, and RUN/data in any case"
     what.add_argument("--overwrite", action="store_true", help=text)
     add_settings_option(parser, what)
     rates = group("batch and rates", *RULE, "optimizer")
@@ -261,9 +262,19 @@ def _replaced(args: argparse.Namespace) -> Iterator[None]:
     start = _start(args)
     if start and not is_address(start) and out.resolve() == Path(start).resolve():
         raise InputError(f"--overwrite would replace {start}, which --from reads; omit one")
-    refuse_other_files(out, (*RUN_FILES, CONFIG, "reliability.csv", "figures", HELD_OUT_METRICS))
-    with set_aside(out, CONFIG, "run"):
+    check_replaced(out)
+    with set_aside(out, CONFIG, "run", keep=(DATA,)):
         yield
+
+
+def check_replaced(out: Path) -> None:
+    """Refuse to replace a run whose folder has files that no command has written.
+
+    The rows that `cowclip fit` prepared are no such files.
+    """
+    known = (DATA,) if holds(out / DATA, PREPARED) else ()
+    ours = (*RUN_FILES, CONFIG, "reliability.csv", "figures", HELD_OUT_METRICS, *known)
+    refuse_other_files(out, ours)
 
 
 def _start(args: argparse.Namespace) -> str | None:

@@ -88,7 +88,14 @@ def refuse_other_files(out: Path, ours: Collection[str]) -> None:
 
 
 @contextmanager
-def set_aside(folder: Path, mark: str, what: str, *, keep: Collection[str] = ()) -> Iterator[None]:
+def set_aside(
+    folder: Path,
+    mark: str,
+    what: str,
+    *,
+    keep: Collection[str] = (),
+    with_results: Collection[str] = (),
+) -> Iterator[None]:
     """Put a folder aside for a block that writes it anew, and delete it when the new one is there.
 
     If the block leaves no folder with the mark, the old one is put back.
@@ -98,6 +105,7 @@ def set_aside(folder: Path, mark: str, what: str, *, keep: Collection[str] = ())
         mark: pattern of a file that shows what it is.
         what: this, for the message.
         keep: names of entries that stay where they are, as the block may read them.
+        with_results: names of entries that may hold results, and go with the folder.
 
     Raises:
         InputError: if the folder is something else, or holds more folders with results.
@@ -107,7 +115,7 @@ def set_aside(folder: Path, mark: str, what: str, *, keep: Collection[str] = ())
         return
     if not folder.is_dir() or not any(folder.glob(mark)):
         raise InputError(f"{folder}: is no {what}, so `overwrite` does not delete it")
-    if other := inside(folder, besides=keep):
+    if other := inside(folder, besides=(*keep, *with_results)):
         raise InputError(f"{folder}: holds {other[0]} in {other[1]}; `overwrite` would delete it")
     with lock_folder(folder, "another process writes there; use another `out`"):
         old = folder.with_name(f".{folder.name}.replaced-{token_hex(4)}")

@@ -12,6 +12,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
 pytestmark = pytest.mark.runs
@@ -55,6 +56,28 @@ def test_refit_trains_again_on_all_rows(log, tmp_path, capsys):
     held_out = pd.read_csv(run / "held_out.csv")
     assert len(metrics(run)) == held_out["validation_auc"].argmax() + 1
     assert "test_auc" in metrics(run) and len(cc.score(run, log)) == 1200
+
+
+def test_overwrite_replaces_a_fitted_run_and_nothing_else(log, tmp_path, capsys):
+    run, small = tmp_path / "RUN", ["--mlp", "4", "--epochs", "1"]
+    fit = ["fit", str(log), "--label", "click", "--out", str(run), *small]
+    assert main(fit) == 0
+    data = (run / "data/dataset.json").stat()
+    train = ["train", str(run / "data"), "--out", str(run), "--model", "dcn", *small]
+    assert main([*train, "--overwrite"]) == 0
+    assert RunConfig.load(run).settings.model == "dcn"
+    assert (run / "data/dataset.json").stat().st_ino == data.st_ino
+    assert main([*fit, "--overwrite", "--ignore", "nobody"]) == 2
+    assert RunConfig.load(run).settings.model == "dcn"
+    assert (run / "data/dataset.json").stat().st_ino == data.st_ino
+    assert main([*fit, "--overwrite", "--ignore", "country"]) == 0
+    assert RunConfig.load(run).settings.model == "deepfm"
+    assert "country" not in PreparedData.load(run / "data").categorical
+    (run / "notes.txt").touch()
+    for command in (fit, train):
+        assert main([*command, "--overwrite"]) == 2
+        assert "holds 'notes.txt'" in capsys.readouterr().err
+    assert [x.name for x in tmp_path.iterdir()] == ["RUN"]
 
 
 def test_files_and_frames_of_all_kinds_give_the_same_run(rows, log, tmp_path, capsys):
