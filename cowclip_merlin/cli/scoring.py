@@ -346,7 +346,15 @@ def _export_repository(
         print(f"  string [m]: {name}{VALUES}, and int32 [b + 1]: {name}{OFFSETS}")
     for name, length in columns.get("vectors", {}).items():
         print(f"  float32 [b, {length}]: {name}")
+    _print_made(columns.get("made", {}))
     print(f"  gives {', '.join(columns['outputs'])}, float32 [b, 1]")
+
+
+def _print_made(made: Mapping[str, str]) -> None:
+    """Tell which values the client makes for some inputs."""
+    for words in dict.fromkeys(made.values()):
+        names = ", ".join(name for name in made if made[name] == words)
+        print(f"  make {names} as prepare does: {words}")
 
 
 def _export_saved_model(given: ExportOptions, data: str | FilePath) -> None:
@@ -368,10 +376,7 @@ def _export_saved_model(given: ExportOptions, data: str | FilePath) -> None:
         shape = shapes.get(spec[1]) or f"[b, {spec[1][0]}]"
         words = ", ".join(_describe_input(name, columns[name]) for name in names)
         print(f"  {spec[0].name} {shape}: {words}")
-    made = made_inputs(given.out)
-    for words in dict.fromkeys(made.values()):
-        names = ", ".join(name for name in made if made[name] == words)
-        print(f"  make {names} as prepare does: {words}")
+    _print_made(made_inputs(given.out))
     print(f"  gives {', '.join(output_labels(given.out)) or 'probability'}, float32 [b]")
 
 

@@ -149,5 +149,13 @@ def test_new_rows_and_frames_get_the_same_ids(tmp_path):
     again = prepare(PrepareSettings(out=tmp_path / "LIKE", **like))
     evaluated = cc.training.evaluate_run(tmp_path / "RUN", again.path)
     assert evaluated.auc == pytest.approx(cc.roc_auc(rows["y"], scores))
-    with pytest.raises(InputError, match="Triton does not make the hour and weekday of 'at'"):
-        cc.triton.export_repository(tmp_path / "RUN", data.path, out=tmp_path / "REPO")
+    columns = cc.triton.export_repository(tmp_path / "RUN", data.path, out=tmp_path / "REPO")
+    assert columns["made"]["at_weekday"] == "weekday of at, monday to sunday"
+    assert {*columns["made"]} == {"at_hour", "at_weekday"} <= {*columns["categorical"]}
+    found = cc.importance(tmp_path / "RUN", frame.assign(y=rows["y"]))
+    assert {*found.column} == {*data.categorical, *data.continuous, "at"} - {*columns["made"]}
+    # The hour and the weekday move together, as those of another row of the log.
+    order = np.random.default_rng((0, 0)).permutation(len(frame))
+    moved = cc.score(tmp_path / "RUN", frame.assign(at=frame["at"].to_numpy()[order]))
+    lost = cc.roc_auc(rows["y"], scores) - cc.roc_auc(rows["y"], moved)
+    assert found.set_index("column").auc_lost["at"] == pytest.approx(lost, abs=1e-6) != 0

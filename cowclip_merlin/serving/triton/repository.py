@@ -18,6 +18,7 @@ from cowclip_merlin.training import load_run
 from cowclip_merlin.training.trained_run import translate_write_errors
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.raw.made_columns import made_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,8 @@ def export_repository(
     Returns:
         "categorical", "continuous" and "outputs" -> their names; with columns of several values
         per row also "lists" -> their names, and "categorical" -> the others; with vectors also
-        "vectors" -> column -> length.
+        "vectors" -> column -> length; if `prepare` makes columns of others, as of a time its hour,
+        also "made" -> column -> which values the client sends for it.
 
     Raises:
         InputError: if an input is wrong.
@@ -159,27 +161,19 @@ def export_repository(
 def _columns_of(prepared: PreparedData) -> JsonObject:
     """Return the inputs and outputs of a model by kind, for `columns.json`."""
     lists, vectors = tuple(prepared.log_format.multi), dict(prepared.log_format.vectors)
+    made = made_values(prepared.log_format)
     return {
         "categorical": tuple(name for name in prepared.categorical if name not in lists),
         "continuous": tuple(prepared.continuous),
         "outputs": tuple(served_names(prepared.targets)),
         **({"lists": lists} if lists else {}),
         **({"vectors": vectors} if vectors else {}),
+        **({"made": made} if made else {}),
     }
 
 
 def _check_names(prepared: PreparedData, data: str | Path) -> None:
-    """Refuse columns that are made of others, and one with the name of an input for lists."""
-    if prepared.log_format.buckets or prepared.log_format.day_hour:
-        raise InputError(
-            f"{data}: a model in Triton does not make the columns of {prepared.kind}; make them in "
-            "the log, and prepare it as a table"
-        )
-    if time := prepared.log_format.time:
-        raise InputError(
-            f"{data}: a model in Triton does not make the hour and weekday of {time!r}; make these "
-            "columns in the log, and prepare it without `time`"
-        )
+    """Refuse a column with the name of an input for lists."""
     names = {*prepared.categorical, *prepared.log_format.widths}
     for column in prepared.log_format.multi:
         for name in names & {column + VALUES, column + OFFSETS}:

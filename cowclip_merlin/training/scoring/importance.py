@@ -21,13 +21,12 @@ from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.raw.frames import Frame, is_frame
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.readers import check_input_files
 from cowclip_merlin.workflows.read_log import LogReader, RawRows, paths_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 MAX_ROWS = 50_000
 """Rows that are scored at most, chosen at random: of these the AUC is known to 0.005 or better."""
@@ -62,8 +61,9 @@ def importance(
 ) -> pd.DataFrame:
     """Measure the AUC that a run loses when the values of one column are shuffled.
 
-    A column of lists or of vectors moves as a whole. The model is not trained again, so of two
-    columns that tell the same each may lose little. Several targets: the first label of 0 and 1.
+    A column of lists or of vectors moves as a whole, and a date with its hour and weekday. The
+    model is not trained again, so of two columns that tell the same each may lose little. Several
+    targets: the first label of 0 and 1.
 
     Args:
         run: the run folder, or its `Scorer`.
@@ -97,12 +97,15 @@ def importance(
     given = _labeled_rows(scorer, rows, max_rows, some)
     before = _auc(scorer, given, given.columns)
     layout = scorer.data.log_format
-    lost = {name: np.empty(repeats) for name in (*layout.categorical, *layout.widths)}
+    groups = _columns_by_source(layout)
+    lost = {name: np.empty(repeats) for name in groups}
     bar = progress(repeats * len(lost), desc="shuffle", unit="column")
     for k in range(repeats):
         order = np.random.default_rng((seed, k)).permutation(len(given.labels))
         for name, values in lost.items():
-            values[k] = before - _auc(scorer, given, _shuffled(scorer, given.columns, name, order))
+            values[k] = before - _auc(
+                scorer, given, _shuffled(scorer, given.columns, groups[name], order)
+            )
             bar.update()
     bar.close()
     table = {
@@ -122,16 +125,32 @@ def _auc(scorer: Scorer, given: LabeledRows, columns: ColumnArrays) -> float:
 
 
 def _shuffled(
-    scorer: Scorer, columns: ColumnArrays, name: str, order: npt.NDArray[np.int64]
+    scorer: Scorer, columns: ColumnArrays, names: Sequence[str], order: npt.NDArray[np.int64]
 ) -> ColumnArrays:
-    """Return the rows with the values of one column in another order."""
+    """Return the rows with the values of some columns in another order."""
     data, moved = scorer.data, columns.take(order)
     others = [
-        (moved if each == name else columns).column(j) for j, each in enumerate(data.categorical)
+        (moved if each in names else columns).column(j) for j, each in enumerate(data.categorical)
     ]
     found = _with_columns(scorer, others, columns.continuous.copy())
-    for places in [_places(data.log_format)[name]] if name not in data.categorical else ():
+    places_of = _places(data.log_format)
+    for places in (places_of[name] for name in names if name in places_of):
         found.continuous[:, places] = columns.continuous[order, places]
+    return found
+
+
+def _columns_by_source(layout: LogFormat) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the log, and which columns of a model are made of each.
+
+    >>> time = {"time": "at", "categorical": ("user", "at_hour", "at_weekday")}
+    >>> _columns_by_source(LogFormat(kind="table", label="y", **time))
+    {'user': ('user',), 'at': ('at_hour', 'at_weekday')}
+    """
+    source = {made: each.name for each in layout.sources for made in each.made_values}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in (*layout.categorical, *layout.widths):
+        of = source.get(name, name)
+        found[of] = (*found.get(of, ()), name)
     return found
 
 
