@@ -35,10 +35,10 @@ COMMANDS: Mapping[str, str] = {
     "fit": "fit:FIT",
     "prepare": "data:PREPARE",
     "train": "train:TRAIN",
-    "evaluate": "scoring:EVALUATE",
     "score": "scoring:SCORE",
     "serve": "online.serving:SERVE_RUN",
     "tune": "tune:TUNE",
+    "evaluate": "scoring:EVALUATE",
     "explain": "explain:EXPLAIN",
     "export": "scoring:EXPORT",
     "adopt": "data:ADOPT",
@@ -52,7 +52,10 @@ COMMANDS: Mapping[str, str] = {
     "sweep": "experiment:SWEEP",
     "report": "experiment:REPORT",
 }
-"""Command -> its module, and the name of its `Command` there; the usual ones come first."""
+"""Command -> its module, and the name of its `Command` there.
+
+The usual ones come first, those of experiments last.
+"""
 
 _WRITE_TO_ADDRESSES = ("prepare", "train", "evaluate", "score", "tune", "online replay")
 _ON_THIS_MACHINE: Mapping[str, str] = {

@@ -87,13 +87,21 @@ GENERATE = Command(
 
 def add_prepare_options(parser: CommandParser) -> None:
     """Add the options of `cowclip prepare`, those that matter most first."""
-    names = ("kind", "files", "out", "label", "regression", "categorical", "continuous", "multi")
-    names += ("multi_separator", "max_values", "keep_values", "share_embedding", "text", "weight")
-    names += ("vector", "vector_separator", "separator", "columns", "validation", "test", "time")
-    add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")
-    add_options(parser, Recipe)
-    names = ("like", "extend", "hugectr", "scheduler", "device", "max_bad_fraction", "partition_mb")
-    add_options(parser, PrepareSettings, *names, "overwrite")
+
+    def group(title: str, *names: str) -> argparse._ArgumentGroup:
+        made = parser.add_argument_group(title)
+        add_options(made, PrepareSettings, *names)
+        return made
+
+    names = ("kind", "files", "out", "label", "categorical", "continuous", "multi", "time")
+    group("what to prepare", *names, "split", "overwrite")
+    names = ("regression", "multi_separator", "max_values", "keep_values", "share_embedding")
+    names += ("text", "weight", "vector", "vector_separator", "separator", "columns")
+    group("columns", *names)
+    names = ("validation", "test", "test_fraction", "seed", "max_bad_fraction")
+    group("rows", *names)
+    add_options(group("ids and numbers", "like", "extend"), Recipe)
+    group("run", "hugectr", "scheduler", "device", "partition_mb")
 
 
 def run_prepare(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.addresses import FilePath, is_address
-from cowclip_merlin.cli.command import Command, overwrite_option
+from cowclip_merlin.cli.command import Command, CommandParser, overwrite_option
 from cowclip_merlin.cli.train import check_replaced
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.recipe import MODEL, MOST_EPOCHS, VALIDATION_FRACTION
-from cowclip_merlin.settings import Settings, device_option, option, option_of, parse_names
+from cowclip_merlin.settings import (
+    Settings,
+    add_options,
+    device_option,
+    option,
+    option_of,
+    parse_names,
+    settings_from,
+)
 from cowclip_merlin.system.console import note
 from cowclip_merlin.system.folders import set_aside
 from cowclip_merlin.training.run_config import CONFIG
@@ -73,8 +82,21 @@ class FitOptions(Settings):
     device: str = device_option()
 
 
-def run_fit(given: FitOptions) -> int:
+def add_fit_options(parser: CommandParser) -> None:
+    """Add the options of `cowclip fit`, those that matter most first."""
+    names = ("files", "label", "out", "time", "ignore", "model", "epochs", "refit", "overwrite")
+    add_options(parser.add_argument_group("what to fit"), FitOptions, *names)
+    names = ("categorical", "continuous", "multi", "vector", "weight", "text", "separator")
+    add_options(parser.add_argument_group("columns"), FitOptions, *names)
+    names = ("test", "split", "test_fraction", "max_bad_fraction")
+    add_options(parser.add_argument_group("rows"), FitOptions, *names)
+    names = ("batch_size", "mlp", "seed", "device")
+    add_options(parser.add_argument_group("training"), FitOptions, *names)
+
+
+def run_fit(args: argparse.Namespace) -> int:
     """Prepare, train and evaluate; return 128 + the signal's number after a signal."""
+    given = settings_from(args, FitOptions)
     from cowclip_merlin.fitting.fit import fit_run
     from cowclip_merlin.training import Stopped
 
@@ -125,7 +147,7 @@ def _replaced(given: FitOptions) -> Iterator[None]:
 
 FIT = Command(
     help="guess the columns of a raw log, prepare, train and evaluate it",
-    settings=FitOptions,
+    settings=add_fit_options,
     run=run_fit,
     examples="""examples:
   cowclip fit log.csv --label click --out RUN

@@ -32,9 +32,10 @@ _UNUSED_RATES = ("bound", "lambda_rel", "lambda_abs")
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of `cowclip tune`."""
-    parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
-    parser.add_argument("--out", required=True, metavar="TUNED", help="folder to write")
-    parser.add_argument(
+    what = parser.add_argument_group("what to search")
+    what.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
+    what.add_argument("--out", required=True, metavar="TUNED", help="folder to write")
+    what.add_argument(
         "--minutes",
         type=float,
         metavar="M",
@@ -42,16 +43,20 @@ def add_arguments(parser: CommandParser) -> None:
         "without --trials)",
     )
     trials = "number of trials in all, those before --resume included (default: no limit)"
-    parser.add_argument("--trials", type=int, metavar="N", help=trials)
-    names = ("model", "batch_size", *RULE, "optimizer", "update", "backend")
+    what.add_argument("--trials", type=int, metavar="N", help=trials)
     changes = _differences()
-    add_options(parser, RunSettings, *names, **changes)
-    add_rate_options(parser, without=_UNUSED_RATES)
-    names = ("epochs", "reset_embeddings", "seed", "mlp", *HIDDEN, *LAYERS)
-    names += ("multi_task", "experts")
-    add_options(parser, RunSettings, *names, "validation_fraction", *SCHEDULE, **changes)
-    add_options(parser, RunOptions, "device")
-    parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
+    names = ("model", "batch_size", "epochs", "seed", "validation_fraction")
+    add_options(what, RunSettings, *names, **changes)
+    what.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
+    rates = parser.add_argument_group("batch and rates")
+    add_options(rates, RunSettings, *RULE, "optimizer", **changes)
+    add_rate_options(rates, without=_UNUSED_RATES)
+    add_options(rates, RunSettings, *SCHEDULE, **changes)
+    model, run = parser.add_argument_group("model"), parser.add_argument_group("run")
+    names = ("mlp", *HIDDEN, *LAYERS, "multi_task", "experts", "reset_embeddings")
+    add_options(model, RunSettings, *names, **changes)
+    add_options(run, RunSettings, "update", "backend", **changes)
+    add_options(run, RunOptions, "device")
 
 
 def _differences() -> dict[str, dict[str, Any]]:
