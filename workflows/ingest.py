@@ -25,7 +25,7 @@ from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows.parallel import Threads, cpu_threads
 from cowclip_merlin.workflows.prepared.row_numbers import RowNumbers
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
-from cowclip_merlin.workflows.raw.log_format import TEXT_OPTIONS, LogFormat
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
 from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
 from cowclip_merlin.workflows.raw.reading_bar import ReadingBar
@@ -269,13 +269,7 @@ class Ingest:
     def _find_first_test_time(self, files: Sequence[FilePath]) -> None:
         """Read the times of all files."""
         name, parts = self._format.time, []
-        only = LogFormat(
-            kind=self._format.kind,
-            label="",
-            categorical=(),
-            time=name,
-            **{x: getattr(self._format, x) for x in TEXT_OPTIONS},
-        )
+        only = self._format.only(time=name)
         with Threads(cpu_threads()) as threads:
             for file in files:
                 for rows in read_rows(file, only, self._block_bytes, threads):

@@ -121,13 +121,13 @@ def test_the_last_rows_by_time_are_the_test_rows_in_any_order_of_the_log(tmp_pat
     assert data.categorical == ("user", "at_hour", "at_weekday")
 
 
-def test_days_stay_together_and_a_sorted_log_is_by_time(tmp_path):
-    rows = log(400)
+def test_days_stay_together_and_a_sorted_log_is_by_time_beside_vectors(tmp_path):
+    rows = log(400).assign(v="1|2")
     rows["at"] = rows["at"].str[:10]
-    data = prepared(tmp_path, rows, test_fraction=0.15)
+    data = prepared(tmp_path, rows, test_fraction=0.15, vector=("v",))
     assert data.by_time and data.rows["test"] == (rows["at"] == "2024-03-08").sum()
     again = PreparedData.load(data.path)
-    assert again.log_format.time == "at"
+    assert again.log_format.time == "at" and again.log_format.vectors == {"v": 2}
 
 
 def test_equal_times_cannot_split(tmp_path):

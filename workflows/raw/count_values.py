@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def count_values(
     from pandas.util import hash_array
 
     found = {name: _Counter() for name in names}
-    only = replace(log_format, label="", categorical=tuple(names), text=tuple(names))
+    only = log_format.only(*names)
     with Threads(1) as threads:
         for file in files:
             for rows in read_rows(file, only, _BLOCK, threads):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.addresses import FilePath
@@ -77,8 +76,7 @@ def _first_text_rows(file: FilePath, log_format: LogFormat) -> tuple[pa.Table, l
         line = next(blocks).text.partition(b"\n")[0].removesuffix(b"\r")
     names, twice = _once(read_header(line, log_format, file))
     names = [name for name in names if name]  # pandas writes its index without a name
-    as_text = replace(log_format, label="", categorical=tuple(names), text=tuple(names))
-    with closing(read_text_rows(file, as_text, _BYTES)) as parts:
+    with closing(read_text_rows(file, log_format.only(*names), _BYTES)) as parts:
         rows = next(parts, None)
     if rows is None:
         return pa.table({name: pa.array([], pa.string()) for name in names}), twice

@@ -20,8 +20,8 @@ TABLE, EVENTS = "table", "events"
 """Kinds of logs whose columns the user names: a table of `prepare`, and a log with a time."""
 
 TAB = "\t"
-TEXT_OPTIONS = ("file_columns", "header", "separator", "separator_given")
-"""Attributes of `LogFormat` that say how the columns of a text file are written."""
+_TEXT_OPTIONS = ("file_columns", "header", "separator", "separator_given")
+# Attributes of `LogFormat` that say how the columns of a text file are written.
 _NO_SEPARATORS = '"\r\n\0'  # characters that cannot separate columns
 
 
@@ -187,6 +187,11 @@ class LogFormat:
     def without_label(self) -> LogFormat:
         """Return the columns of rows to score, which need neither labels nor weight."""
         return replace(self, label="", weight="", more_labels=(), regression=())
+
+    def only(self, *names: str, time: str = "") -> LogFormat:
+        """Return a format that reads only these columns as text, or only a column of times."""
+        how = {name: getattr(self, name) for name in _TEXT_OPTIONS}
+        return LogFormat(kind=self.kind, label="", categorical=names, text=names, time=time, **how)
 
 
 _IDS = tuple(f"C{i}" for i in range(1, 27))  # of Criteo

@@ -277,9 +277,7 @@ def _first_rows(file: FilePath, log_format: LogFormat) -> dict[str, list[object]
         check_columns(parquet.schema_arrow.names, names, file)
         batch = next(parquet.iter_batches(batch_size=_ROWS, columns=names), None)
         return {name: [] for name in names} if batch is None else batch.to_pydict()
-    others = {"continuous": (), "multi": {}, "vectors": {}}
-    as_text = replace(log_format.of_file(file).without_label(), categorical=tuple(names), **others)
-    parsed = next(read_text_rows(file, as_text, _BLOCK_BYTES), None)
+    parsed = next(read_text_rows(file, log_format.of_file(file).only(*names), _BLOCK_BYTES), None)
     return {name: [] for name in names} if parsed is None else parsed.table[:_ROWS].to_pydict()
 
 
