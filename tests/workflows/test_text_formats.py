@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pyarrow as pa
@@ -105,7 +106,7 @@ def test_any_separator_and_no_header(tmp_path, usual):
 
 def test_the_label_need_not_come_first(tmp_path):
     given = {"file_columns": ("a", "y", "b", "x"), "header": False}
-    log_format = LogFormat(**{**vars(FORMAT), **given})
+    log_format = replace(FORMAT, **given)
     rows = [[a, b, x] for _, a, b, x in ROWS]
     (tmp_path / "new.csv").write_bytes(text(header=False, rows=rows))
     frame = read_log(tmp_path / "new.csv", log_format)
@@ -114,7 +115,7 @@ def test_the_label_need_not_come_first(tmp_path):
 
 def test_quoted_cells_may_hold_any_separator(tmp_path):
     (tmp_path / "log.csv").write_bytes(b'y|a|b|x\n1|"p|q"|v|2\n')
-    log_format = LogFormat(**{**vars(FORMAT), "separator": "|"})
+    log_format = replace(FORMAT, separator="|")
     assert read_log(tmp_path / "log.csv", log_format)["a"].tolist() == ["p|q"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ class LogFormat:
         """Names of all labels; none to read rows without their labels."""
         return (self.label, *self.more_labels) if self.label else ()
 
-    @property
+    @cached_property
     def targets(self) -> tuple[Target, ...]:
         """What a model predicts, the first label first."""
         return targets_of(self.labels, self.regression)
@@ -127,7 +128,7 @@ class LogFormat:
         """Return whether "47.0" and "47" are two values of a categorical column."""
         return self.table_of(column) in self.text
 
-    @property
+    @cached_property
     def tables(self) -> dict[str, list[str]]:
         """The categorical columns of each table, by its name.
 
@@ -142,7 +143,7 @@ class LogFormat:
             found.setdefault(self.table_of(column), []).append(column)
         return found
 
-    @property
+    @cached_property
     def roles(self) -> tuple[Column, ...]:
         """The columns to prepare, and what each of them is."""
         from cowclip_merlin.workflows.raw import columns as kinds
@@ -164,7 +165,7 @@ class LogFormat:
         found += [kinds.Vector(name, n, separator) for name, n in self.vectors.items()]
         return tuple(found)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[Column, ...]:
         """The columns of a file to read: those of `roles`, with times instead of their parts."""
         from cowclip_merlin.workflows.raw.made_columns import DayHour, Time
@@ -174,7 +175,7 @@ class LogFormat:
         made = {name for each in times for name in each.made}
         return (*(column for column in self.roles if column.name not in made), *times)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
         return tuple(column.name for column in self.sources)
