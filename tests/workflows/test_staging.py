@@ -148,3 +148,10 @@ def test_merlin_computes_with_the_configured_scheduler():
     assert of_merlin.dask.compute(three, scheduler="synchronous") == (3,) and not used
     with dask.config.set(scheduler=get):
         assert of_merlin.dask.compute(three, scheduler="synchronous") == (3,) and len(used) == 1
+
+
+def test_a_damaged_row_of_parquet_has_its_number_in_the_file(tmp_path):
+    rows = {"y": [1, 0, 1, 7], "a": [*"uvuv"], "b": [*"uuvv"], "x": [0.5] * 4}
+    pq.write_table(pa.table(rows), tmp_path / "log.parquet")
+    blocks = read_parquet_rows(tmp_path / "log.parquet", TABLE, 2)
+    assert [bad.line for block in blocks for bad in block.bad] == [4]
