@@ -34,7 +34,7 @@ from cowclip_merlin.system.folders import PREPARED, holds, refuse_other_files, s
 from cowclip_merlin.training.run_config import CONFIG, RunConfig, local_run
 from cowclip_merlin.training.run_folder import HELD_OUT_METRICS, RUN_FILES
 from cowclip_merlin.training.run_settings import SCHEDULE, RunOptions, RunSettings
-from cowclip_merlin.workflows.guessed import DATA
+from cowclip_merlin.workflows.prepared.folder import DATA
 
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics
