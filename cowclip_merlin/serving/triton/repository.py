@@ -18,7 +18,6 @@ from cowclip_merlin.training import load_run
 from cowclip_merlin.training.trained_run import translate_write_errors
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.raw.made_columns import made_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +159,8 @@ def export_repository(
 
 def _columns_of(prepared: PreparedData) -> JsonObject:
     """Return the inputs and outputs of a model by kind, for `columns.json`."""
+    from cowclip_merlin.workflows.raw.made_columns import made_values
+
     lists, vectors = tuple(prepared.log_format.multi), dict(prepared.log_format.vectors)
     made = made_values(prepared.log_format)
     return {

@@ -16,7 +16,7 @@ from cowclip_merlin.system.processes import free_ports
 FEATURES = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
 COMMANDS = {
     "produce": "--generate --events 10 --to {log}",
-    "join": "--impressions {log} --actions {log} --to {folder}/to --features {features} "
+    "join": "--impressions {log} --actions {log}2 --to {folder}/to --features {features} "
     "--state {folder}/state --window 5",
     "train": "--from {log} --features {features} --out {folder}/run --model deepfm --batch-size 4",
 }
