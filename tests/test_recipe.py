@@ -97,7 +97,7 @@ def test_the_recipe(rows, ids, batch, epochs, l2):
     recipe = recipe_for(rows=rows, ids=ids)
     assert (recipe.base.batch_size, recipe.epochs, recipe.base.l2) == (batch, epochs, l2)
     assert recipe.base.embedding_lr == recipe.base.dense_lr == 1e-3 and recipe.rule == "sde"
-    assert recipe.mlp == (100, 100)
+    assert recipe.mlp == (200, 200)
 
 
 @hypothesis.given(rows=st.integers(1, 10**8), ids=st.integers(1, 10**8), more=st.floats(1, 1.1))
@@ -111,7 +111,7 @@ def test_a_little_more_changes_little(rows, ids, more):
 def test_a_search_and_the_command_line_take_the_small_hidden_layers(table):
     data, words = PreparedData.load(table), ["--out", "RUN"]
     for command, chosen in (("train", choose), ("tune", choose_search)):
-        for given, mlp in (([], (100, 100)), (["--mlp", "400,400,400"], (400, 400, 400))):
+        for given, mlp in (([], (200, 200)), (["--mlp", "400,400,400"], (400, 400, 400))):
             args = build_parser().parse_args([command, str(table), *words, *given])
             assert chosen(data, model_settings(args))[0].mlp == mlp
     assert choose_search(data, {"preset": "criteo"})[0].mlp == (400, 400, 400)

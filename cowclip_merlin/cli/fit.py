@@ -71,7 +71,7 @@ class FitOptions(Settings):
     model: str | None = option_of(RunSettings, "model", default=None, shown=MODEL)
     epochs: int | None = option_of(RunSettings, "epochs", default=None, shown=_BY_ROWS)
     batch_size: int | None = option_of(RunSettings, "batch_size", default=None, shown=_BY_ROWS)
-    mlp: tuple[int, ...] = option_of(RunSettings, "mlp", default=(), shown="100,100")
+    mlp: tuple[int, ...] = option_of(RunSettings, "mlp", default=(), shown="200,200")
     seed: int | None = option_of(RunSettings, "seed", default=None, shown=f"{RunSettings.seed}")
     refit: bool = option(
         False,

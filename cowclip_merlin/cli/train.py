@@ -54,7 +54,7 @@ def add_train_options(parser: CommandParser) -> None:
         "preset": {"shown": "that of the data; your own table has values by its rows"},
         "rule": {"default": None, "shown": "cowclip; for your own table sde"},
         "epochs": {"default": None, "shown": by_rows.format(10)},
-        "mlp": {"default": None, "shown": "400,400,400; for your own table 100,100"},
+        "mlp": {"default": None, "shown": "400,400,400; for your own table 200,200"},
         "validation_split": {
             "default": None,
             "shown": "given if there are such rows; of a split by time last; else random",

@@ -72,7 +72,7 @@ def _differences() -> dict[str, dict[str, Any]]:
         "rule": {"default": "sde"},
         "clip": {"choices": ("none", "cowclip"), "shown": "both are tried"},
         "update": {"default": "exact", "help": updates},
-        "mlp": {"default": None, "shown": "400,400,400; for your own table 100,100"},
+        "mlp": {"default": None, "shown": "400,400,400; for your own table 200,200"},
         "epochs": {"help": "most passes over the training rows in a trial"},
         "seed": {"help": "seed of the search, the initial weights, the row order"},
         "lr_schedule": {"help": "how both learning rates fall: constant, step or plateau"},

@@ -232,7 +232,8 @@ def _search(study: Study, space: SearchSpace, context: TrialContext, most: int |
     """Run trials until the budget is spent; write the table and the best settings after each."""
     done = len(finished_trials(study))
     began, left = time.monotonic(), context.seconds_left
-    if most is not None or left is None:
+    counts_trials = most is not None or left is None
+    if counts_trials:
         bar = progress(most, initial=done, desc="tune", unit="trial", leave=True)
     else:
         bar = progress(round(left), desc="tune", unit="s", leave=True)
@@ -250,7 +251,7 @@ def _search(study: Study, space: SearchSpace, context: TrialContext, most: int |
             run_trial(trial, suggested, context)
             write_trials(context.out, study)
             done += 1
-            bar.update(1 if bar.unit == "trial" else round(time.monotonic() - began) - bar.n)
+            bar.update(1 if counts_trials else round(time.monotonic() - began) - bar.n)
 
 
 def _finish(study: Study, out: Path) -> Tuned:
