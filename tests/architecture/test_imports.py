@@ -126,7 +126,7 @@ def public_modules():
     return {PACKAGE, f"{PACKAGE}.cli", *(f"{PACKAGE}.{name}" for name in names)}
 
 
-MOST_INTERNAL = 187  # lower it with the number; the aim is 60
+MOST_INTERNAL = 185  # lower it with the number; the aim is 60
 
 
 def test_tests_import_few_modules_that_are_not_public():
