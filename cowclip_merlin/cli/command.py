@@ -22,12 +22,13 @@ from cowclip_merlin.settings import add_options, option, settings_from
 from cowclip_merlin.system.console import QUIET, VERBOSE, note
 
 OTHER_WORDS = {
-    **{"predict": "score", "eval": "evaluate", "test": "evaluate", "importance": "explain"},
-    **{
-        "--target": "--label",
-        "--learning-rate": "--embedding-lr",
-        "--test-size": "--test-fraction",
-    },
+    "predict": "score",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "importance": "explain",
+    "--target": "--label",
+    "--learning-rate": "--embedding-lr",
+    "--test-size": "--test-fraction",
 }
 """What other programs call commands and options of this one."""
 

@@ -65,7 +65,7 @@ class CTRClassifier:
         ignore: columns to leave out.
         epochs: passes over the training rows, at most; None: 10.
         batch_size: rows per step; None: by the number of rows.
-        mlp: widths of the hidden layers; None: 100 and 100.
+        mlp: widths of the hidden layers; None: 200 and 200.
         embedding_dim: numbers of each id; None: those of `RunSettings`.
         validation_fraction: share of the rows that `fit` holds out, above 0 and below 1.
         settings: further arguments of `RunSettings`; None: none.

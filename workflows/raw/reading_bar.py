@@ -39,9 +39,10 @@ class ReadingBar:
     """
 
     def __init__(self, files: Sequence[FilePath]) -> None:
-        self._bar = progress(
-            sum(map(size_of, files)), desc="read", unit="B", unit_scale=True, unit_divisor=1024
-        )
+        self._bar = progress(desc="read", unit="B", unit_scale=True, unit_divisor=1024)
+        self._bytes_of_a_row: dict[FilePath, float] = {}  # of parquet files
+        if not self._bar.disable:  # a size at an address is a request
+            self._bar.total = sum(map(size_of, files))
 
     def __enter__(self) -> ReadingBar:
         """Return the bar."""
@@ -57,5 +58,8 @@ class ReadingBar:
 
     def add(self, file: FilePath, rows: ParsedRows) -> None:
         """Add rows of a parquet file, whose bytes nobody sees."""
-        if not self._bar.disable and format_of(file) == PARQUET:
-            self._bar.update(size_of(file) * rows.lines // open_parquet(file).metadata.num_rows)
+        if self._bar.disable or format_of(file) != PARQUET:
+            return
+        if file not in self._bytes_of_a_row:
+            self._bytes_of_a_row[file] = size_of(file) / open_parquet(file).metadata.num_rows
+        self._bar.update(int(self._bytes_of_a_row[file] * rows.lines))
