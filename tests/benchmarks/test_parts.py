@@ -1,6 +1,5 @@
 """What benchmarks compute themselves: ratios and times."""
 
-import numpy as np
 import pytest
 
 from cowclip_merlin.training import run_logs
@@ -42,20 +41,3 @@ def test_ratios_are_those_of_the_rounds(load):
     made = {(64, name): turns(20.0, 20.0, 30.0) for name in peers.PeerSettings.contestants}
     made[64, peers.REFERENCE] = turns(10.0, 40.0, 10.0)
     assert peers.result_of((64, "deepctr"), made)["ratio_to_cowclip"] == 2.0  # of 2, 0.5 and 3
-
-
-def test_an_id_is_its_smoothed_click_rate_and_its_count(load):
-    others, ids = load("contestants.with_defaults"), np.array([[0, 1], [0, 2], [1, 2], [0, 0]], "i")
-    numbers = np.array([[0.5], [0.25], [0.125], [1]], np.float32)
-    rows = others.Rows(ids, numbers, np.array([1.0, 0, 0, 1]), np.array([3, 3]))
-    new = others.Rows(np.array([[2, 2]], np.int32), numbers[:1], np.zeros(0), np.array([3, 3]))
-    rates = [(2 + 5) / 13, 5 / 11, 5 / 10], [6 / 11, 6 / 11, 5 / 12]  # of no clicks in two rows
-    counts = [3, 1, 0], [1, 1, 2]
-    for asked in (rows, new):
-        found = [[by[j][row[j]] for by in (rates, counts) for j in (0, 1)] for row in asked.ids]
-        expected = np.column_stack([found, asked.numbers])
-        np.testing.assert_allclose(others.encoded(rows, asked), expected)
-    numbers = np.array([[0.5], [0.25]], np.float32)
-    rows = others.Rows(ids[[1, 2]], numbers, np.zeros(0), np.array([2, 3]))
-    expected = [[1, 0, 0, 0, 1, 0.5], [0, 1, 0, 0, 1, 0.25]]
-    np.testing.assert_array_equal(others.one_hot(rows).toarray(), expected)

@@ -34,6 +34,19 @@ def test_fit_gives_the_weights_of_dense(tf, schema, name, tables, recwarn):
         np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
 
 
+@pytest.mark.thorough
+def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeypatch):
+    """The test above can fail: here lookups read what they find."""
+    expected = fitted(tf, schema, "deepfm", "dense")
+    monkeypatch.setattr("cowclip_merlin.models.ctr_model.attach", lambda *_: None)
+    with pytest.raises(InputError, match="nothing brings rows of"):
+        fitted(tf, schema, "deepfm", "exact")
+    monkeypatch.delattr(cc.CowClip, "_compute_gradients")  # which refuses
+    with pytest.warns(UserWarning, match="not brought up to date"):
+        stale = fitted(tf, schema, "deepfm", "exact")
+    assert np.abs(stale.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4
+
+
 def own_loop(tf, schema, update, training):
     """Weights after a loop as users write them, and what they were told."""
     model = MODELS["deepfm"](schema, **SMALL)
@@ -71,10 +84,7 @@ def test_a_loop_of_your_own(tf, schema, training):
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     ("eager", "views"),
-    [
-        (False, ("predict", "predict_on_batch", "save", "save_weights", "call")),
-        (True, ("predict", "call")),
-    ],
+    [(False, ("predict", "save", "save_weights", "call")), (True, ("predict", "call"))],
 )
 def test_predict_and_save_see_current_tables(tf, schema, batch, tmp_path, eager, views):
     """Training goes on after each of them: rows owe steps again."""
@@ -85,8 +95,6 @@ def test_predict_and_save_see_current_tables(tf, schema, batch, tmp_path, eager,
         stale = [v.numpy() for v in tables_of(model)]
         if view == "predict":
             got = model.predict(tf.data.Dataset.from_tensors(batch), verbose=0)
-        elif view == "predict_on_batch":
-            got = model.predict_on_batch(batch)
         elif view == "call":
             got = model(batch).numpy()
         elif view == "save":
@@ -157,6 +165,18 @@ def test_no_step_is_lost_or_comes_late(schema, owing, tmp_path, way):
         ends.append(model.get_weights())
     for dense, exact in zip(*ends, strict=True):
         np.testing.assert_allclose(exact, dense, atol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("view", ["predict_on_batch", "test_on_batch"])
+def test_one_batch_sees_current_tables(owing, batch, view):
+    label = np.zeros([40, 1], "f")
+    seen = []
+    for update in ("dense", "exact"):
+        model, *_ = owing(update)
+        given = (batch,) if view == "predict_on_batch" else (batch, label)
+        seen.append(getattr(model, view)(*given))
+    np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
 
 
 def test_xla_is_refused(tf, schema):
@@ -278,3 +298,11 @@ def test_a_loaded_model_trains_on_where_it_was(tf, schema, tmp_path, update):
         model.fit(clicks(tf, 40), verbose=0)
     for mine, saved in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, saved)
+
+
+def test_a_second_model_is_refused(tf, schema):
+    first = fitted(tf, schema, "deepfm", "exact", epochs=1, rows=8)
+    second = MODELS["deepfm"](schema, **SMALL)
+    second.compile(first.optimizer, "binary_crossentropy")
+    with pytest.raises(InputError, match="has trained another model than that of"):
+        second.fit(clicks(tf, 8), verbose=0)

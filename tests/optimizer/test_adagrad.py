@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 
 ROWS, STEPS, LR = 9, 40, 0.05
 
@@ -100,6 +101,13 @@ def test_forty_steps_on_a_gpu(tf, where, how, start, drawn, numbers):
     check_forty_steps(tf, how, start, log(*drawn), numbers)
 
 
+def test_without_a_clip_numba_has_the_bits_of_tensorflows_adagrad(tf):
+    w, batches = log(3)
+    numbers = {"update": "lazy", "clip": "none", "l2": 1e-3}
+    ends = [trained(tf, w, batches, backend=each, **numbers) for each in ("numba", "tensorflow")]
+    np.testing.assert_array_equal(*ends)
+
+
 def test_a_row_without_any_gradient_stays(tf):
     """Also if its accumulator and epsilon are 0: a step must not divide 0 by 0."""
     w = np.ones((ROWS, 3), np.float32)
@@ -127,6 +135,62 @@ def test_alone_it_sums_equal_ids_and_takes_any_variable(tf):
         (3, 1),
         (2,),
     ]
+
+
+def test_a_gradient_that_is_not_finite_stops_the_step(tf):
+    w, batches = log(4)
+    table = tf.Variable(w)
+    optimizer = cc.CowClip(cc.RowWiseAdagrad(LR), update="lazy", backend="numba")
+    values = np.full_like(batches[0][1], np.nan)
+    with pytest.raises(InputError, match=r"gradient of .* is not finite"):
+        gradient = tf.IndexedSlices(tf.constant(values), tf.constant(batches[0][0]), w.shape)
+        optimizer.apply_gradients([(gradient, table)])
+    np.testing.assert_array_equal(table.numpy(), w)
+
+
+def test_a_checkpoint_holds_the_accumulators_of_each_table_once(tf, tmp_path):
+    def made(first):
+        first_rows = [first + tf.random.stateless_normal([5, d], [d, 0]) for d in (3, 1)]
+        tables = [tf.Variable(x, name="embeddings") for x in first_rows]
+        optimizer = cc.CowClip(cc.RowWiseAdagrad(0.1), update="lazy")
+        optimizer.create_state(tables)
+        sums = [optimizer.get_slot(table, "accumulator") for table in tables]
+        return tf.train.Checkpoint(optimizer=optimizer, tables=tables), sums
+
+    checkpoint, sums = made(1.0)
+    for i, each in enumerate(sums):
+        each.assign(tf.random.stateless_uniform([5, 1], [i, 1]))
+    path = checkpoint.save(str(tmp_path / "c"))
+    names = [name for name, _ in tf.train.list_variables(path) if "accumulator" in name]
+    assert len(names) == 2
+    other, found = made(2.0)
+    other.restore(path).assert_consumed()
+    for x, y in zip(found, sums, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+
+
+@pytest.mark.parametrize("form", ["model.keras", "model.h5", "model"])
+def test_a_saved_model_trains_on_where_it_was(tf, tmp_path, form):
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    ids, labels = rng.integers(0, 20, (64, 2)), rng.integers(0, 2, (64, 1))
+    embed = keras.layers.Embedding(20, 4, input_length=2)
+    model = keras.Sequential([embed, keras.layers.Flatten(), keras.layers.Dense(1, "sigmoid")])
+    adagrad = keras.optimizers.legacy.Adagrad(0.1)
+    optimizer = cc.CowClip(cc.RowWiseAdagrad(0.2, epsilon=1e-6), adagrad, update="lazy")
+    model.compile(optimizer, "binary_crossentropy")
+    fit = {"batch_size": 16, "shuffle": False, "verbose": 0}
+    model.fit(ids, labels, **fit)
+    model.save(tmp_path / form)
+    again = cc.load_model(str(tmp_path / form))
+    sums = [m.optimizer.embedding_optimizer.get_slot(m.layers[0].embeddings, "accumulator")
+            for m in (model, again)]  # fmt: skip
+    assert sums[0].shape == (20, 1) and np.ptp(sums[0].numpy()) > 0
+    np.testing.assert_array_equal(sums[0].numpy(), sums[1].numpy())
+    for each in (model, again):
+        each.fit(ids, labels, **fit)
+    for x, y in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd", "rowwise"])

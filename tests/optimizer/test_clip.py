@@ -1,4 +1,4 @@
-"""The clips of Table 6 against NumPy, by what a step of SGD does to two tables."""
+"""The clips of Table 6 against NumPy: their factors, and what a step of SGD does to two tables."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin import choices
+from cowclip_merlin import choices, clip
 from cowclip_merlin.choices import RowSettings
 
 GRADIENT_CLIPS = sorted(n for n, c in choices.CLIPS.items() if c.acts_on == "gradient")
@@ -38,6 +38,39 @@ def numpy_factors(name, gradients, tables, cnt, field, settings, keep):
             continue
         out[k] = 1.0 if size == 0 else min(1.0, limit / size)
     return out
+
+
+@pytest.mark.parametrize("name", GRADIENT_CLIPS)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@example(sizes=[3, 2], dim=4, r=1.0, zeta=1e-3, bound=1.0, scale=100.0, seed=0)  # all are clipped
+@example(sizes=[3, 2], dim=4, r=1e-3, zeta=1.0, bound=1.0, scale=100.0, seed=0)  # by the floor
+@example(sizes=[3, 2], dim=4, r=1e6, zeta=0.0, bound=1e6, scale=1.0, seed=0)  # none is
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    dim=st.integers(1, 16),
+    r=st.floats(0, 10),
+    zeta=st.floats(0, 1),
+    bound=st.floats(0, 30),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_factors_and_bounds(tf, name, sizes, dim, scale, seed, **numbers):
+    rng = np.random.default_rng(seed)
+    n, field = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    g, w = rng.normal(0, scale, (n, dim)), rng.normal(0, 1, (n, dim))
+    g[rng.random(n) < 0.2], w[rng.random(n) < 0.2] = 0, 0
+    cnt, chosen = rng.integers(0, 5, n), RowSettings(clip=name, **numbers)
+    rows = clip.ClipRows(
+        g=tf.constant(g),
+        w=tf.constant(w),
+        cnt=tf.constant(cnt),
+        field=tf.constant(field, tf.int32),
+        num_fields=len(sizes),
+    )
+    (factors,) = clip.gradient_factors([rows], chosen)
+    expected = numpy_factors(name, [g], [w], cnt, field, chosen, np.full(n, True))
+    np.testing.assert_allclose(factors, expected, rtol=1e-9, atol=1e-30)
+    assert ((factors >= 0) & (factors <= 1)).numpy().all()
 
 
 @pytest.mark.parametrize("name", GRADIENT_CLIPS)
@@ -81,4 +114,8 @@ def test_a_step_of_sgd_is_the_clipped_gradient(tf, name, update, l2, scale, seed
         np.testing.assert_allclose(table.numpy(), wanted, rtol=1e-5, atol=2e-6 * max(1, scale))
     present = factors[cnt > 0]
     if len(present):
+        margin = np.abs(present - 1) < 1e-5  # float32 may see one as clipped, or not
+        share = float(optimizer.clipped_share.numpy()) * len(present)
+        assert ((present < 1) & ~margin).sum() - 1e-3 <= share
+        assert share <= ((present < 1) | margin).sum() + 1e-3
         assert optimizer.mean_clip_factor.numpy() == pytest.approx(present.mean(), abs=1e-5)

@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin import clip
+from cowclip_merlin.choices import RowSettings
 
 FIELDS = {"a": 3, "b": 5}
 ROWS, DIM, LR = 8, 3, 0.3
@@ -59,6 +61,34 @@ def keras(tf, kind):
     return {"adam": tf.keras.optimizers.legacy.Adam, "adagrad": tf.keras.optimizers.legacy.Adagrad}[
         kind
     ](LR)
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    dim=st.integers(1, 6),
+    relative=st.floats(0, 2),
+    absolute=st.floats(0, 1),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, seed):
+    rng = np.random.default_rng(seed)
+    field = np.repeat(np.arange(len(sizes)), sizes)
+    w, move = rng.normal(0, 1, (2, len(field), dim))
+    w[rng.random(len(w)) < 0.2] = 0
+    move *= scale
+    rows = clip.RowUpdates(
+        update=tf.constant(move),
+        w=tf.constant(w),
+        field=tf.constant(field),
+        num_fields=len(sizes),
+    )
+    chosen = RowSettings(clip="clippy", lambda_rel=relative, lambda_abs=absolute)
+    factor = clip.update_factor(rows, chosen).numpy()
+    expected = [numpy_sigma(w[field == f], move[field == f], relative, absolute) for f in field]
+    np.testing.assert_allclose(factor, expected, rtol=1e-12, atol=1e-300)
+    assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))

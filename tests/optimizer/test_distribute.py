@@ -75,6 +75,50 @@ def test_two_replicas_equal_one(two_devices, update, inner):
     assert two_devices.run(SCRIPT, update, inner).endswith("equal\n")
 
 
+FIT = """
+import sys
+import warnings
+import numpy as np
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+rng = np.random.default_rng(0)
+ids, y = rng.zipf(1.3, (256, 1)) % 90, rng.integers(0, 2, (256, 1))
+
+class Rows(tf.keras.layers.Embedding):
+    def call(self, ids, training=None):
+        if training:
+            optimizer.catch_up(self.embeddings, ids)
+        return super().call(ids)
+
+ends = []
+warnings.filterwarnings("always", message="update=")
+for strategy in (tf.distribute.get_strategy(), two):
+    tf.keras.utils.set_random_seed(0)
+    with strategy.scope(), warnings.catch_warnings(record=True) as told:
+        adam = tf.keras.optimizers.legacy.Adam
+        optimizer = cc.CowClip(adam(1e-2), adam(1e-2), l2=1e-2, update=sys.argv[1])
+        model = tf.keras.Sequential([
+            Rows(90, 3, input_length=1),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(1, activation="sigmoid"),
+        ])
+        model.compile(optimizer, "binary_crossentropy")
+        data = tf.data.Dataset.from_tensor_slices((ids, y)).batch(16)
+        model.fit(data, epochs=3, verbose=0)
+        optimizer.flush()
+    assert not [w for w in told if "brought up to date" in str(w.message)]
+    ends.append(model.get_weights())
+assert max(abs(a - b).max() for a, b in zip(*ends)) < 1e-6
+print("equal")
+"""
+
+
+def test_fit_under_a_strategy(two_devices):
+    assert two_devices.run(FIT, "exact").endswith("equal\n")
+
+
 FLUSH = """
 import numpy as np
 import cowclip_merlin as cc

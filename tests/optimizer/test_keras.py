@@ -40,6 +40,42 @@ def test_fit_learns(tf, clicks, eager, update):
     assert 0 <= optimizer.clipped_share.numpy() <= 1
 
 
+def test_the_two_lines_of_the_readme(tf, clicks):
+    """An existing Keras script becomes a CowClip one by its import and its optimizer."""
+    import cowclip_merlin as cc
+
+    model = click_model(tf)
+    model.compile(optimizer=cc.CowClip(l2=1e-5), loss="binary_crossentropy")
+    history = model.fit(*clicks, batch_size=128, epochs=1, verbose=0).history
+    assert np.isfinite(history["loss"][0])
+
+
+def test_the_weights_go_through_h5(tf, clicks, tmp_path):
+    model = click_model(tf)
+    model.compile(cc.CowClip(), "binary_crossentropy")
+    model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
+    model.save(tmp_path / "m.h5", include_optimizer=False)
+    again = tf.keras.models.load_model(tmp_path / "m.h5")
+    np.testing.assert_array_equal(again(clicks[0]), model(clicks[0]))
+
+
+@pytest.mark.thorough
+def test_under_loss_scaling_nothing_changes(tf, clicks):
+    ids, y = clicks
+    ends = []
+    for scaled in (False, True):
+        tf.keras.utils.set_random_seed(2)
+        model = click_model(tf)
+        optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-3)
+        if scaled:
+            optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "binary_crossentropy")
+        model.fit(ids, y, batch_size=64, epochs=2, verbose=0, shuffle=False)
+        ends.append(model.get_weights())
+    for plain, with_scale in zip(*ends, strict=True):
+        np.testing.assert_allclose(plain, with_scale, atol=1e-5)
+
+
 def rates_after(tf, clicks, callback, *, rate=1e-3, **settings):
     """Fit two epochs with a callback; return the model's optimizer and its weights."""
     tf.keras.utils.set_random_seed(4)
@@ -101,6 +137,12 @@ def test_each_rate_can_be_set_alone(tf, clicks):
         model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
 
 
+def test_rates_that_are_not_linked(tf, clicks):
+    callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
+    optimizer, _ = rates_after(tf, clicks, callback, link_rates=False)
+    assert optimizer.learning_rates == pytest.approx((1e-2, 1e-5))
+
+
 def test_a_changed_rate_goes_through_the_configuration_and_checkpoints(tf, clicks, tmp_path):
     callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
     optimizer, _ = rates_after(tf, clicks, callback)
@@ -156,6 +198,62 @@ def test_configuration_round_trip(tf, update):
     assert again.embedding_optimizer.learning_rate.decay_rate == 0.5
     rebuilt = tf.keras.optimizers.deserialize(tf.keras.optimizers.serialize(optimizer))
     assert rebuilt.get_config() == config
+
+
+def test_state_is_in_checkpoints(tf, tmp_path, clicks):
+    ids, y = clicks
+
+    def build():
+        tf.keras.utils.set_random_seed(3)
+        model = click_model(tf)
+        optimizer = cc.CowClip(
+            tf.keras.optimizers.legacy.Adam(1e-2), "adam", l2=1e-3, embeddings=["embeddings"]
+        )
+        model.compile(optimizer, "binary_crossentropy")
+        return model, tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    def fit(model):
+        model.fit(ids, y, batch_size=64, epochs=1, shuffle=False, verbose=0)
+
+    straight, checkpoint = build()
+    fit(straight)
+    path = checkpoint.save(tmp_path / "half")
+    fit(straight)
+    resumed, checkpoint = build()
+    status = checkpoint.restore(path)
+    fit(resumed)
+    status.assert_existing_objects_matched()
+    assert resumed.optimizer.iterations.numpy() == straight.optimizer.iterations.numpy() == 16
+    for a, b in zip(straight.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_saved_model_keeps_predictions_and_settings(tf, tmp_path, clicks):
+    model = click_model(tf)
+    model.compile(cc.CowClip(l2=2e-5, r=0.7), "binary_crossentropy")
+    model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
+    model.save(tmp_path / "model")
+    loaded = tf.keras.models.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(
+        model.predict(clicks[0], verbose=0), loaded.predict(clicks[0], verbose=0)
+    )
+    assert loaded.optimizer.get_config()["r"] == 0.7
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
+    adam = tf.keras.optimizers.legacy.Adam
+    one = click_model(tf)
+    one.compile(cc.CowClip(adam(1e-2), adam(1e-2), update=update, l2=1e-2), "binary_crossentropy")
+    one.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    one.save(str(tmp_path / "model.h5"))
+    other = tf.keras.models.load_model(str(tmp_path / "model.h5"))
+    assert int(other.optimizer.iterations) == int(one.optimizer.iterations) > 0
+    for model in (one, other):
+        model.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
 
 
 def test_all_variables_are_all_weights(tf):
@@ -216,4 +314,35 @@ def test_a_model_rebuilt_without_its_regularizer_is_one_that_never_had_it(tf, cl
         model.compile(cc.CowClip(update=update), "binary_crossentropy")
         model.fit(*clicks, batch_size=64, shuffle=False, verbose=0)
     for a, b in zip(plain.get_weights(), rebuilt.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_empty_batch_is_l2_alone(tf):
+    w = np.full((3, 2), 0.5, np.float32)
+    table = tf.Variable(w)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.SGD(1.0), l2=0.1)
+    empty = tf.IndexedSlices(tf.zeros([0, 2]), tf.zeros([0], tf.int64), (3, 2))
+    optimizer.apply_gradients([(empty, table)])
+    np.testing.assert_allclose(table.numpy(), w - 0.2 * w, atol=1e-7)
+    assert optimizer.clipped_share.numpy() == 0
+
+
+def test_lazy_leaves_absent_rows_bit_equal(tf):
+    w = np.random.default_rng(0).normal(0, 1, (6, 3)).astype(np.float32)
+    table = tf.Variable(w)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(0.1), l2=0.1, update="lazy")
+    for _ in range(5):
+        slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 4]), (6, 3))
+        optimizer.apply_gradients([(slices, table)])
+    np.testing.assert_array_equal(table.numpy()[[0, 2, 3, 5]], w[[0, 2, 3, 5]])
+    assert (table.numpy()[[1, 4]] != w[[1, 4]]).all()
+
+
+def test_a_pattern_that_matches_nothing_stops_fit(tf, clicks):
+    model = click_model(tf)
+    model.compile(cc.CowClip(skip=["wide"]), "binary_crossentropy")
+    before = model.get_weights()
+    with pytest.raises(InputError, match=r"skip: 'wide' matches no table .*embeddings:0'"):
+        model.fit(*clicks, batch_size=64, verbose=0)
+    for a, b in zip(before, model.get_weights()):
         np.testing.assert_array_equal(a, b)

@@ -43,6 +43,24 @@ def add_one(tf, variable):
     on_host(run, [], [variable], [tf.float32])
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 1000, 100_000])
+@pytest.mark.parametrize("graph", [False, True])
+def test_what_is_written_stays(tf, on_cpu, rows, graph):
+    variable = tf.Variable(tf.zeros([rows, 3]))
+
+    def step():
+        before = tf.gather(variable, [0])
+        add_one(tf, variable)
+        return before, tf.gather(variable, [rows - 1])
+
+    step = tf.function(step) if graph else step
+    for i in range(4):
+        before, after = step()
+        assert before.numpy().tolist() == [[i] * 3]
+        assert after.numpy().tolist() == [[i + 1.0] * 3]
+    assert (variable.numpy() == 4).all()
+
+
 @pytest.mark.parametrize("answers", [False, True])
 def test_the_table_is_not_copied(tf, on_cpu, answers):
     """Looked up, evaluated, assigned: the memory that kernels see is the variable's own."""
@@ -156,6 +174,15 @@ def test_large_tables_are_held_in_large_pages(tf, on_cpu, monkeypatch, update):
         assert huge_around(middle) > 25 * 1024  # most of 32 MB
     changed = np.flatnonzero((table.numpy() != start).any(axis=1))
     assert changed.tolist() == [5]
+
+
+def test_a_variable_that_is_assigned_between_steps(tf, on_cpu):
+    variable = tf.Variable(tf.zeros([1000, 2]))
+    step = tf.function(lambda: add_one(tf, variable))
+    step()
+    variable.assign(tf.fill([1000, 2], 5.0))
+    step()
+    assert (variable.numpy() == 6).all()
 
 
 @pytest.mark.parametrize("backend, device", [("numba", "GPU:0"), ("cupy", "CPU:0")])

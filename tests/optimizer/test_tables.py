@@ -151,32 +151,3 @@ def test_a_step_whose_gradients_are_summed_already_looks_for_tables_once(tf, mon
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
     optimizer.apply_gradients([(slices, table)], experimental_aggregate_gradients=False)
     assert len(calls) == 1
-
-
-@pytest.mark.parametrize("update", ["dense", "lazy"])
-def test_the_order_of_variables_does_not_matter(tf, update):
-    rng = np.random.default_rng(4)
-    shapes = {"a": (6, 3), "b": (4, 5), "wide": (6, 1), "kernel": (3, 2)}
-    start = {k: rng.normal(0, 0.1, s).astype(np.float32) for k, s in shapes.items()}
-    grads = [
-        {
-            k: (rng.integers(0, s[0], 7), rng.normal(0, 1, (7, s[1])).astype(np.float32))
-            for k, s in shapes.items()
-        }
-        for _ in range(10)
-    ]
-    ends = []
-    for order in (["a", "b", "wide", "kernel"], ["kernel", "wide", "b", "a"]):
-        variables = {k: tf.Variable(start[k], name=k) for k in order}
-        optimizer = cc.CowClip(l2=1e-2, update=update)
-        for batch in grads:
-            pairs = []
-            for k in order:
-                ids, values = batch[k]
-                slices = tf.IndexedSlices(tf.constant(values), tf.constant(ids), shapes[k])
-                g = tf.constant(values[:3, :2]) if k == "kernel" else slices
-                pairs.append((g, variables[k]))
-            optimizer.apply_gradients(pairs)
-        ends.append({k: v.numpy() for k, v in variables.items()})
-    for k in shapes:
-        np.testing.assert_array_equal(ends[0][k], ends[1][k])

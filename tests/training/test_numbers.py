@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from one_step import check_that_two_workers_equal_one, gradients
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import open_columns
+from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
 from cowclip_merlin.models import Columns
 from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.events.features import load_features
@@ -24,6 +25,7 @@ from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.targets import targets_of
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
+from cowclip_merlin.training.build import build_model
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 pytestmark = pytest.mark.runs
@@ -61,6 +63,36 @@ def rows(folder):
 
 def rmse(labels, values, weights=None):
     return np.sqrt(np.average((np.asarray(labels) - values) ** 2, weights=weights))
+
+
+def test_a_prepared_folder_has_the_numbers(folder):
+    data = PreparedData.load(folder / "DATA")
+    assert data.clicks == 0 and sum(data.rows.values()) == 1500
+    found = np.concatenate([open_columns(data, split).label for split in ("train", "test")])
+    np.testing.assert_array_equal(np.sort(found[:, 0]), np.sort(table().price.astype("f4")))
+    assert "label price: 1,500 rows, mean 1." in (folder / "DATA" / "summary.md").read_text()
+
+
+def test_the_loss_is_the_squared_error(folder, monkeypatch):
+    data = PreparedData.load(folder / "DATA")
+    model, columns = (
+        build_model(RUN, RUN.hyperparameters("criteo"), data),
+        open_columns(data, "train"),
+    )
+    batch = np.arange(50)
+    kinds = DeviceData(columns), StreamedData(columns, memory=20_000)
+    first, second = (next(iter(k.batches(64, seed=1, epoch=0))) for k in kinds)
+    np.testing.assert_array_equal(*(k.unpack(b).labels for k, b in zip(kinds, (first, second))))
+    z = cc.models.logits(model, kinds[0].unpack(batch)).numpy().astype(float)
+    y, w = columns.label[batch], columns.weight[batch]
+    found, loss = gradients(model, columns, batch)
+    mean, spread = model.blocks[0].columns.scales["price"]
+    assert abs(z.mean() - mean) < spread / 2 < 1
+    assert loss == pytest.approx((w[:, None] * ((z - y) / spread) ** 2).sum(), rel=1e-5)
+    biases = [g for g, x in zip(found, model.trainable_variables) if x.shape == (1,)]
+    expected = (2 * w[:, None] * (z - y) / spread).sum() / w.sum()
+    assert min(abs(g[0] - expected) for g in biases) < 1e-5
+    check_that_two_workers_equal_one(model, columns, monkeypatch)
 
 
 def test_a_run_learns_and_all_ways_score_alike(folder, rows, tmp_path):
@@ -125,6 +157,20 @@ def test_early_stopping_keeps_the_epoch_with_the_lowest_error(folder, tmp_path, 
     assert "test price: 1" in said and "AUC by user" in said
 
 
+@pytest.mark.thorough
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(folder, rows, tmp_path, capsys):
+    train(folder / "DATA", replace(RUN, epochs=1), out=tmp_path / "RUN", diagnostics_every=5)
+    again = train(folder / "DATA", RUN, out=tmp_path / "RUN", resume=True)
+    assert again[-1]["test_price_rmse"] == rows[-1]["test_price_rmse"]
+    config = json.loads((tmp_path / "RUN" / "config.json").read_text())
+    assert config["data_targets"] == {"price": "regression"}
+    more = replace(RUN, epochs=1)
+    train(folder / "DATA", more, out=tmp_path / "ON", warm_start=tmp_path / "RUN")
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "RUN")]) == 0
+    assert "test price RMSE" in capsys.readouterr().out
+
+
 def test_what_needs_a_label_of_0_and_1_is_refused(folder, rows, tmp_path, capsys):
     data, run = str(folder / "DATA"), str(folder / "RUN")
     for words, message in (
@@ -144,6 +190,16 @@ def test_what_needs_a_label_of_0_and_1_is_refused(folder, rows, tmp_path, capsys
     trainer = SimpleNamespace(features=SimpleNamespace(targets=targets_of(("click",), ())))
     with pytest.raises(InputError, match="name the same `label` and `regression`"):
         OfflineStart(folder / "RUN", folder / "DATA", trainer)
+
+
+def test_rows_without_the_number_are_damaged(tmp_path, capsys):
+    lines = ["price,user", *(f"{i / 7},u{i % 5}" for i in range(3000)), ",u1", "x,u2"]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    names = ["--label", "price", "--regression", "price", "--categorical", "user"]
+    out = ["--out", str(tmp_path / "DATA")]
+    assert main(["prepare", "table", str(tmp_path / "log.csv"), *out, *names]) == 0
+    told = (tmp_path / "DATA" / "damaged" / "lines.tsv").read_text()
+    assert "no label: price is missing" in told and "price is 'x', no label of a regression" in told
 
 
 def test_the_unit_of_a_number_changes_nothing_else(tmp_path):

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import sys
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from run_weights import metrics_of
+from run_weights import assert_same_bits, metrics_of
 from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.errors import InputError
@@ -84,6 +85,17 @@ def test_divergence_in_the_last_step_is_called_that(data, tmp_path, monkeypatch)
     with pytest.raises(InputError, match=r"diverged: probabilities .* epoch 1"):
         train(data, settings, out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(data, run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    settings = RunSettings(model="deepfm", epochs=2, **SMALL)
+    values = folder / "checkpoints" / "2" / "weights.0.bin"
+    values.write_bytes(values.read_bytes()[:100])
+    rows = train(data, settings, out=folder, resume=True)
+    assert [row["test_auc"] for row in rows] == [row["test_auc"] for row in run[1]]
+    assert {type(value) for row in rows for value in row.values()} == {int, float}
+    assert_same_bits(folder, run[0])
 
 
 def test_the_speed_leaves_out_the_first_step_which_compiles(data, tmp_path, monkeypatch):

@@ -34,7 +34,8 @@ def train(*more, **options):
     return main(["online", "train", *flat, "--until-end", *more])
 
 
-def test_trains_and_goes_on(folder, capsys):
+def test_trains_and_goes_on(folder, capsys, monkeypatch):
+    monkeypatch.setattr("cowclip_merlin.online.service.LINE_EVERY", 600.0)  # none but the last
     assert train("--to", "SYNC") == 0
     assert "trained 200 events: RUN" in capsys.readouterr().out
     settings, features = load_online_config("RUN")
@@ -44,7 +45,7 @@ def test_trains_and_goes_on(folder, capsys):
     out = capsys.readouterr().out
     assert "resumed after 200 events" in out and "trained 300 events" in out
     rows = (folder / "RUN/metrics.csv").read_text().splitlines()
-    assert len(rows) >= 3 and rows[-1].split(",")[1] == "300"  # more on a slow machine
+    assert len(rows) == 3 and rows[-1].split(",")[1] == "300"
     assert json.loads((folder / "RUN/generation.json").read_text()) == 2
 
 
