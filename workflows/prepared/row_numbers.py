@@ -47,8 +47,9 @@ class RowNumbers:
         if split not in self.files:
             self.folder.mkdir(exist_ok=True)
             file = ChecksumFile(self.folder / f"{split}.parquet")
-            how = {"use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"}
-            self.files[split] = file, pq.ParquetWriter(file, table.schema, **how)
+            # About a byte a row. A delta encoding has less, but pyarrow 10 cannot write it.
+            writer = pq.ParquetWriter(file, table.schema, use_dictionary=False, compression="zstd")
+            self.files[split] = file, writer
         self.files[split][1].write_table(table)
 
     @contextmanager
