@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of, parse_class_weights, parse_files
+from cowclip_merlin.checks import one_of, parse_files
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import (
     ADAM_RULES,
@@ -14,13 +14,13 @@ from cowclip_merlin.scaling import (
     RULES,
     Hyperparameters,
     clip_of,
-    multipliers,
     rebase,
     scale,
 )
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.targets import Target, check_esmm, only_clicks
+from cowclip_merlin.training.run_rules import check_run
 from cowclip_merlin.types import Json, JsonObject
 
 _NOT_RATES = ("batch_size", "micro_batches", "clip", "optimizer")
@@ -29,20 +29,6 @@ OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not
 
 SCHEDULE = ("lr_schedule", "lr_factor", "lr_patience", "lr_every", "lr_floor")
 """Settings that say how the learning rates fall."""
-
-_OF_SCHEDULES = {
-    "lr_factor": ("plateau", "step"),
-    "lr_patience": ("plateau",),
-    "lr_every": ("step",),
-    "lr_floor": ("plateau", "step", "linear", "cosine"),
-}
-"""The schedules that use a setting."""
-
-BETAS = ("beta_1", "beta_2")
-"""Hyper-parameters that only Adam has."""
-
-ADAGRADS = ("initial_accumulator",)
-"""Hyper-parameters that only Adagrad has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,116 +233,7 @@ class RunSettings(Settings):
         super().__post_init__()
         for name in self.overrides:
             one_of("override", name, OVERRIDES)
-        self._check_sharded()
-        if self.class_weight is not None:
-            parse_class_weights(self.class_weight)
-        if self.frozen and self.tables not in choices.FREEZING:
-            raise InputError(
-                f"`freeze_embeddings` does not work with `tables` {self.tables}; use `tables` "
-                f"{' or '.join(choices.FREEZING)}"
-            )
-        _ = self.pretrained
-        self._check_layers()
-        if self.experts != 4 and self.multi_task != "mmoe":
-            raise InputError(
-                f"`experts` has no effect with `multi_task` {self.multi_task}; remove it, or use "
-                "mmoe"
-            )
-        self._check_optimizer()
-        self._check_validation()
-        self._check_schedule()
-        if self.reset_embeddings:
-            self._check_reset()
-
-    def _check_layers(self) -> None:
-        if not self.mlp:
-            raise InputError("`mlp` is empty; give the width of one hidden layer or more")
-        if self.cross_layers != 3 and self.model not in choices.CROSSED:
-            raise InputError(
-                f"cross_layers has no effect with model {self.model!r}; remove it, or use "
-                f"{' or '.join(choices.CROSSED)}"
-            )
-        for combiner in self._combiners.values():
-            one_of("combiner", combiner, choices.COMBINERS)
-        parts = [part.strip() for part in self.combiner.split(",")]
-        if len(self._combiners) < len(parts) or any(part[:1] == "=" for part in parts):
-            raise InputError(f"`combiner` is {self.combiner!r}; name every column once")
-
-    def _check_validation(self) -> None:
-        used = {
-            "given": "scores the rows of prepare --validation",
-            "none": "holds out no row",
-        }.get(self.validation_split)
-        if used and self.validation_fraction:
-            raise InputError(
-                f"validation_fraction {self.validation_fraction:g} has no effect with "
-                f"validation_split {self.validation_split!r}, which {used}; omit one"
-            )
-        if self.validation_split == "last" and not self.validation_fraction:
-            raise InputError(
-                f"validation_split {self.validation_split!r} has no effect without a "
-                "validation_fraction; give one, such as 0.1"
-            )
-        if self.early_stopping is not None and self.scored_split == "test":
-            raise InputError(
-                f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
-                "rows select no epoch; also set validation_fraction, such as 0.1"
-            )
-
-        if self.scored_split == "validation":
-            return
-        for name in ("evaluate_every", "monitor"):
-            if (value := getattr(self, name)) not in (None, "auc"):
-                raise InputError(
-                    f"{name} is {value}, but validation_fraction is 0 and no held-out rows are "
-                    "scored; also set validation_fraction, such as 0.1"
-                )
-
-    def _check_schedule(self) -> None:
-        if self.lr_schedule == "plateau" and self.scored_split == "test":
-            raise InputError(
-                "lr_schedule is 'plateau', but validation_fraction is 0 and test rows choose no "
-                "rates; also set validation_fraction, such as 0.1"
-            )
-        if self.lr_schedule == "plateau" and self.early_stopping is not None:
-            self._check_plateau_that_stops(self.early_stopping)
-        for name, users in _OF_SCHEDULES.items():
-            if self.lr_schedule not in users and getattr(self, name) != getattr(RunSettings, name):
-                raise InputError(
-                    f"{name} has no effect with lr_schedule {self.lr_schedule!r}; remove it, or "
-                    f"use {' or '.join(users)}"
-                )
-
-    def _check_plateau_that_stops(self, patience: int) -> None:
-        """Refuse a plateau that early stopping comes before, and one that never lets it come."""
-        if self.lr_patience > patience:
-            raise InputError(
-                f"early_stopping is {patience}, so the run would stop before its rates fall after "
-                f"lr_patience {self.lr_patience}; use an early_stopping of {self.lr_patience} or "
-                "more"
-            )
-        if self.rate_floor == 0:
-            raise InputError(
-                "lr_floor is 0, so the rates would fall without end, and each fall starts the "
-                "count of early_stopping again; use one above 0, such as 0.01"
-            )
-
-    def _check_reset(self) -> None:
-        """Refuse new embeddings that nothing trains, reads at the right time, or should lose."""
-        if self.epochs == 1:
-            raise InputError(
-                "reset_embeddings has no effect in one epoch; set `epochs` to 2 or more, or omit it"
-            )
-        if self.evaluate_every is not None:
-            raise InputError(
-                f"evaluate_every is {self.evaluate_every}, but with reset_embeddings the scores "
-                "within an epoch are those of new embeddings; remove one of them"
-            )
-        if lost := [name for name in self.pretrained if name not in self.frozen]:
-            raise InputError(
-                f"reset_embeddings would replace the `pretrained_embeddings` of {lost[0]!r} after "
-                "the first epoch; remove one of them, or also give `freeze_embeddings` the column"
-            )
+        check_run(self)
 
     @property
     def rate_floor(self) -> float:
@@ -364,24 +241,6 @@ class RunSettings(Settings):
         if self.lr_floor is not None:
             return self.lr_floor
         return 0.0 if self.lr_schedule in ("linear", "cosine") else 0.01
-
-    def _check_sharded(self) -> None:
-        clips = choices.kernel_clips()
-        if self.tables == "sharded" and self.effective_clip not in clips:
-            raise InputError(
-                f"the clip {self.effective_clip!r} needs norms over the rows of all workers, but "
-                f"tables 'sharded' gives each worker a part; choose one of {', '.join(clips)}"
-            )
-
-    def _check_optimizer(self) -> None:
-        multipliers(self.rule, 1, optimizer=self.optimizer)  # refuses rules of Adam
-        adam = self.optimizer == "adam"
-        for name in ADAGRADS if adam else BETAS:
-            if name in self.overrides:
-                raise InputError(
-                    f"{name} is for {'Adagrad' if adam else 'Adam'}, but the optimizer is "
-                    f"{self.optimizer!r}; remove {name}"
-                )
 
     @property
     def pretrained(self) -> dict[str, str]:
@@ -395,7 +254,7 @@ class RunSettings(Settings):
         return parse_names(self.freeze_embeddings or "")
 
     @property
-    def _combiners(self) -> dict[str, str]:
+    def combiner_of(self) -> dict[str, str]:
         """Column -> combiner; "" stands for all columns."""
         parts = [part.strip().rpartition("=") for part in self.combiner.split(",")]
         return {name: combiner for name, _, combiner in parts}
@@ -413,7 +272,7 @@ class RunSettings(Settings):
         >>> settings.combiners(["genres", "tags"])
         {'genres': 'mean', 'tags': 'sum'}
         """
-        given = self._combiners
+        given = self.combiner_of
         if not multi and self.combiner != "mean":
             raise InputError("`combiner` has no effect: no column has several values per row")
         for name in given:

@@ -27,8 +27,15 @@ from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import CHECKPOINTS, Checkpoints
 from cowclip_merlin.training.evaluation import evaluate_targets, rows_of_targets
-from cowclip_merlin.training.lap import LONG, Lap, saying_that_it_compiles
-from cowclip_merlin.training.run_logs import Hooks, Metrics, metric_words, metrics_of
+from cowclip_merlin.training.run_logs import (
+    LONG,
+    Hooks,
+    Lap,
+    Metrics,
+    metric_words,
+    metrics_of,
+    saying_that_it_compiles,
+)
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.predicting import PREDICTION_BATCH_SIZE, Predictor
 from cowclip_merlin.training.starting.warm_start import reset_embeddings

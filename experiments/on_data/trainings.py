@@ -58,7 +58,8 @@ from cowclip_merlin.training.build import build_optimizer, choose_device
 from cowclip_merlin.training.checkpoint import has_checkpoint
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.training.run_logs import target_metrics
-from cowclip_merlin.training.run_settings import BETAS, RunSettings
+from cowclip_merlin.training.run_rules import BETAS
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.trained_run import evaluate_run
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData

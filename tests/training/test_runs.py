@@ -99,7 +99,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(data, run, tmp_p
 
 
 def test_the_speed_leaves_out_the_first_step_which_compiles(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("cowclip_merlin.training.lap.WAIT", 0.0)
+    monkeypatch.setattr("cowclip_merlin.training.run_logs.WAIT", 0.0)
     monkeypatch.setattr("cowclip_merlin.training.trainer.LONG", 0.0)
     settings = RunSettings(model="deepfm", update="exact", epochs=2, **SMALL)
     first, _ = train(data, settings, out=tmp_path / "run", checkpoint_every=4)
