@@ -88,7 +88,7 @@ check() {
     run 20 "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \
         --json "$stem-workers.json"
     if [ -n "${HUGECTR_PYTHON:-}" ]; then
-        run 30 "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
+        run 30 "$python" benchmarks/peers.py --device gpu --python "hugectr=$HUGECTR_PYTHON" \
             --rows 4500000 --rounds 3 --contestants "$hugectr_peers" --json "$stem-hugectr.json"
     fi
     return "$failed"

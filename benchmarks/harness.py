@@ -57,9 +57,28 @@ def layers() -> Any:
     return option((400, 400, 400), "widths of the hidden layers", at_least=1)
 
 
-def interpreter(what: str) -> Any:
-    """Define the field of the Python of an environment of its own."""
-    return option(None, f"bin/python of an environment with {what}", metavar="PYTHON")
+def environment(contestant: str) -> str:
+    """Return the environment of a contestant, its name up to a hyphen."""
+    return contestant.partition("-")[0]
+
+
+def environment_option(contestants: Collection[str]) -> Any:
+    """Define the field of the environments of contestants that do not run in this one."""
+    names = ", ".join(dict.fromkeys(map(environment, contestants)))
+    what = f"bin/python of an environment: of {names}"
+    return option((), what, metavar="NAME=PATH,...")
+
+
+def environments(given: Sequence[str], contestants: Collection[str]) -> dict[str, Path]:
+    """Return environment -> its interpreter, from the values of their option."""
+    found, known = {}, dict.fromkeys(map(environment, contestants))
+    for each in given:
+        name, _, path = each.partition("=")
+        if name not in known or not path:
+            names = ", ".join(known)
+            raise InputError(f"--python {each}: give NAME=PATH, with a NAME of {names}")
+        found[name] = program(f"--python {name}", path)
+    return found
 
 
 def program(flag: str, name: str) -> Path:

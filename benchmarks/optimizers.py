@@ -36,20 +36,25 @@ from contestants.optimizers import COLUMNS, CONTESTANTS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, answer_of, in_turn, markdown, program
+from harness import (
+    Benchmark,
+    answer_of,
+    environment,
+    environment_option,
+    environments,
+    in_turn,
+    markdown,
+)
 
 HERE = "keras2"
 """The environment of this process."""
-ENVIRONMENTS = tuple(dict.fromkeys(name.partition("-")[0] for name in CONTESTANTS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(Settings):
     """What is timed."""
 
-    python: tuple[str, ...] = option(
-        (), f"bin/python of an environment: of {', '.join(ENVIRONMENTS)}", metavar="NAME=PATH,..."
-    )
+    python: tuple[str, ...] = environment_option(CONTESTANTS)
     contestants: tuple[str, ...] = option(
         tuple(CONTESTANTS),
         "some of these",
@@ -77,19 +82,7 @@ class OptimizerSettings(Settings):
     @property
     def pythons(self) -> Mapping[str, Path]:
         """Environment -> its interpreter."""
-        found = {HERE: Path(sys.executable)}
-        for each in self.python:
-            name, _, path = each.partition("=")
-            if name not in ENVIRONMENTS or not path:
-                known = ", ".join(ENVIRONMENTS)
-                raise InputError(f"--python {each}: give NAME=PATH, with a NAME of {known}")
-            found[name] = program(f"--python {name}", path)
-        return found
-
-
-def environment(contestant: str) -> str:
-    """Return the environment of a contestant."""
-    return contestant.partition("-")[0]
+        return {HERE: Path(sys.executable)} | environments(self.python, CONTESTANTS)
 
 
 def turn(name: str, ids: int, settings: OptimizerSettings) -> JsonObject:

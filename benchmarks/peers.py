@@ -35,10 +35,10 @@ environment and runs in its own process. These versions were tested:
     authors/bin/pip install tensorflow-cpu==2.4.4 tensorflow-addons==0.12.1 numpy==1.19.5 \\
         protobuf==3.19.6 pandas==1.3.5 scikit-learn==1.0.2
 
-and then --deepctr-python deepctr/bin/python, and so on. On a machine with a GPU, install
-`tensorflow` instead of `tensorflow-cpu` and a torch for CUDA. HugeCTR is only in NVIDIA's images
-merlin-hugectr:23.12 and 24.06: install this project there in an environment of its own, and give
---hugectr-python /usr/bin/python3.
+and then --authors LargeBatchCTR --python deepctr=deepctr/bin/python,fuxictr=fuxictr/bin/python, and
+so on. On a machine with a GPU, install `tensorflow` instead of `tensorflow-cpu` and a torch for
+CUDA. HugeCTR is only in NVIDIA's images merlin-hugectr:23.12 and 24.06: install this project there
+in an environment of its own, and give --python hugectr=/usr/bin/python3.
 """
 
 from __future__ import annotations
@@ -62,7 +62,16 @@ from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option
 from cowclip_merlin.types import JsonObject
-from harness import Benchmark, answer_of, in_turn, interpreter, markdown, program, ratios
+from harness import (
+    Benchmark,
+    answer_of,
+    environment,
+    environment_option,
+    environments,
+    in_turn,
+    markdown,
+    ratios,
+)
 
 BASE_BATCH, RATE, WARMUP_EPOCHS, SEED = 1024, 1e-3, 0.1, 1234
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
@@ -86,11 +95,6 @@ CONTESTANTS = (*OURS, *PEERS)
 Key = tuple[int, str]  # batch, contestant
 
 
-def environment(name: str) -> str:
-    """Return the environment of a peer, by which its option is named."""
-    return name.partition("-")[0]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PeerSettings(Settings):
     """What is compared."""
@@ -103,10 +107,7 @@ class PeerSettings(Settings):
     contestants: tuple[str, ...] = option(
         CONTESTANTS, "some of these", metavar="A,B,C", choices=CONTESTANTS, unique=True
     )
-    deepctr_python: str | None = interpreter("deepctr's packages")
-    fuxictr_python: str | None = interpreter("fuxictr's packages")
-    authors_python: str | None = interpreter("authors's packages")
-    hugectr_python: str | None = interpreter("hugectr's packages")
+    python: tuple[str, ...] = environment_option(PEERS)
     checkout: Path | None = option(
         None, "folder of the authors' code", flag="--authors", kind=Path, metavar="CHECKOUT"
     )
@@ -123,29 +124,27 @@ class PeerSettings(Settings):
                     f"--batches {batch}: no step is left to measure after the first "
                     f"{WARM_UP_STEPS}; give more --rows"
                 )
-        for name in PEERS:
-            if (python := self.python(name)) is not None:
-                program(f"--{environment(name)}-python", python)
+        _ = self.pythons
         if self.checkout is not None and not (self.checkout / "train.py").is_file():
             raise InputError(
                 f"--authors {self.checkout}: has no train.py; give a checkout of LargeBatchCTR"
             )
 
-    def python(self, name: str) -> str | None:
-        """The interpreter of a peer's environment."""
-        return getattr(self, f"{environment(name)}_python")
+    @property
+    def pythons(self) -> Mapping[str, Path]:
+        """Environment of a peer -> its interpreter."""
+        return environments(self.python, PEERS)
 
     @property
     def runs_hugectr(self) -> bool:
         """Whether a contestant needs the rows as a folder for HugeCTR."""
-        chosen = any(environment(name) == "hugectr" for name in self.contestants)
-        return chosen and self.hugectr_python is not None
+        return "hugectr" in self.pythons and "hugectr" in map(environment, self.contestants)
 
     def missing(self, name: str) -> str | None:
         """Return which required options a contestant lacks; None if it can run."""
         if name not in PEERS:
             return None
-        needed = [] if self.python(name) else [f"--{environment(name)}-python"]
+        needed = [] if environment(name) in self.pythons else [f"--python {environment(name)}=PATH"]
         needed += ["--authors"] if name == "authors" and self.checkout is None else []
         return f"not run: give {' and '.join(needed)}" if needed else None
 
@@ -180,7 +179,7 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     module, *options = PEERS[name]
     if name == "authors":
         options.append(str(settings.checkout.absolute()))
-    python = program(name, str(settings.python(name)))
+    python = settings.pythons[environment(name)]
     given = {"log": job.predictions.with_suffix(".log"), "timeout": 3600.0}
     try:
         return answer_of(name, python, module, *options, job.text(), **given)

@@ -80,7 +80,7 @@ def check_peers(result):
 RUNS = {
     "peers": (
         f"--rows=600 --ids=400 --batches=64 --rounds=1 {WORK}",
-        [f"not run: give --{x}" for x in ("deepctr-python", "fuxictr-python", "authors-python")],
+        [f"not run: give --python {x}=PATH" for x in ("deepctr", "fuxictr", "authors")],
     ),
     "days": ("--rows 1500 --days 3 --seeds 1 --batch-size 64", ["| 2 |", "| 3 |"]),
     "outages": (
@@ -281,7 +281,7 @@ def test_a_peer_that_fails_is_told(load, tmp_path):
     peers = load("peers")
     settings = peers.PeerSettings(
         work=tmp_path, rows=600, ids=400, batches=(64,), rounds=1,
-        contestants=("deepctr",), deepctr_python=sys.executable,
+        contestants=("deepctr",), python=(f"deepctr={sys.executable}",),
     )  # fmt: skip
     (row,) = peers.compare(settings)["results"]
     assert row["status"].startswith("failed: ModuleNotFoundError")
@@ -299,7 +299,7 @@ def test_peers_of_hugectr(load, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     settings = peers.PeerSettings(
         work=tmp_path / "work", rows=600, ids=400, batches=(64,), rounds=1, mlp=(8,),
-        contestants=("hugectr", "hugectr-global"), hugectr_python=sys.executable,
+        contestants=("hugectr", "hugectr-global"), python=(f"hugectr={sys.executable}",),
     )  # fmt: skip
     result = peers.compare(settings)
     log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=peers.SEED)
