@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import check_rates
+from cowclip_merlin.experiments.files import check_rates
 from cowclip_merlin.system import records
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import (

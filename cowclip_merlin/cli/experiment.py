@@ -72,46 +72,19 @@ def add_log_options(parser: argparse._ActionsContainer) -> None:
     add_table_options(parser)
 
 
-def given_options(
-    args: argparse.Namespace, add: Callable[[argparse.ArgumentParser], None]
-) -> dict[str, Any]:
-    """Return the options that a function adds and whose values are not the defaults, by flag."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add(parser)
-    usual = vars(parser.parse_args([]))
-    found = {name: getattr(args, name) for name in usual if getattr(args, name) != usual[name]}
-    return {f"--{name.replace('_', '-')}": value for name, value in found.items()}
-
-
-def refuse_log_options(args: argparse.Namespace, name: str) -> None:
-    """Refuse options of a log for an experiment on prepared data.
+def refuse_options(
+    args: argparse.Namespace, add: Callable[[argparse.ArgumentParser], None], why: str
+) -> None:
+    """Refuse options that a function adds and whose values are not the defaults.
 
     Raises:
         InputError: if one is given.
     """
-    given = given_options(args, add_log_options)
-    if given:
-        raise InputError(
-            f"{next(iter(given))} does not apply to {name}, which needs --data; remove it, or "
-            "choose an experiment on a log, such as monolith_sync"
-        )
-
-
-def check_log_options(args: argparse.Namespace, name: str) -> None:
-    """Refuse options of prepared data for an experiment on a log, and missing ones.
-
-    Raises:
-        InputError: if one is given or missing.
-    """
-    given = given_options(args, add_data_options)
-    if given:
-        raise InputError(
-            f"{next(iter(given))} does not apply to {name}, which needs --log and --features; "
-            "remove it, or choose an experiment on prepared data, such as table2"
-        )
-    for path in _PATHS:
-        if not getattr(args, path):
-            raise InputError(f"--{path} is missing; {name} needs a log and its features file")
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser)
+    for name, usual in vars(parser.parse_args([])).items():
+        if getattr(args, name) != usual:
+            raise InputError(f"--{name.replace('_', '-')} does not apply to {why}")
 
 
 def data_settings_from_args(args: argparse.Namespace) -> DataSettings:
@@ -139,12 +112,8 @@ def add_experiment_options(parser: CommandParser) -> None:
 
 def run_experiments(args: argparse.Namespace) -> int:
     """Run the experiments; return 128 + the signal's number after a signal."""
-    from cowclip_merlin.experiments.definitions import (
-        LogExperiment,
-        experiment_names,
-        load_experiment,
-        load_experiments,
-    )
+    from cowclip_merlin.experiments.definitions import LogExperiment
+    from cowclip_merlin.experiments.files import experiment_names, load_experiment, load_experiments
 
     if args.list:
         for name in experiment_names():
@@ -161,9 +130,15 @@ def run_experiments(args: argparse.Namespace) -> int:
             "two commands"
         )
     if on_data:
-        refuse_log_options(args, on_data[0].cli_name)
+        needs = f"{on_data[0].cli_name}, which needs --data; remove it, or choose an experiment on"
+        refuse_options(args, add_log_options, f"{needs} a log, such as monolith_sync")
         return _run_on_data(args, on_data)
-    check_log_options(args, on_log[0].cli_name)
+    name = on_log[0].cli_name
+    needs = f"{name}, which needs --log and --features; remove it, or choose an experiment on"
+    refuse_options(args, add_data_options, f"{needs} prepared data, such as table2")
+    for path in _PATHS:
+        if not getattr(args, path):
+            raise InputError(f"--{path} is missing; {name} needs a log and its features file")
     from cowclip_merlin.experiments.on_logs.log_runs import LogSession
 
     return _run_each(args, LogSession(log_settings_from_args(args)), on_log)
@@ -238,7 +213,7 @@ def add_sweep_options(parser: CommandParser) -> None:
 
 def run_sweeps(args: argparse.Namespace) -> int:
     """Run the sweeps; return 128 + the signal's number after a signal."""
-    from cowclip_merlin.experiments.definitions import load_experiments
+    from cowclip_merlin.experiments.files import load_experiments
 
     return _run_on_data(args, load_experiments(args.names, sweeps=True))
 

@@ -1,17 +1,19 @@
-"""Plan the runs of an experiment or a sweep: their settings, rows, ids and hashes."""
+"""Plan the runs of an experiment: their settings, rows, ids, hashes and time."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import (
     NAMED_MULTIPLIERS,
@@ -26,6 +28,7 @@ from cowclip_merlin.recipe import update_words
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.prepared.folder import VALIDATION
 
 _PRESET_VALUES = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
 _USUAL_LAYERS: Mapping[str, Any] = MappingProxyType({"mlp": (400, 400, 400)})
@@ -44,15 +47,6 @@ class DataVariant:
     fraction: float = 1.0  # of the rows, in both splits; a seeded choice
     keep_top: int | None = None  # ids per field, the most frequent ones; None: all
     min_count: int | None = None  # occurrences in the training rows of the ids to keep
-
-    def __post_init__(self) -> None:
-        """Refuse values that would keep nothing."""
-        if not 0 < self.fraction <= 1:
-            raise InputError(f"`scale` is {self.fraction:g}; use a share above 0, at most 1")
-        for name in ("keep_top", "min_count"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
 
     def __str__(self) -> str:
         """Return the changes as text; empty for the whole data set."""
@@ -112,6 +106,28 @@ def by_cell(results: RunResults) -> CellResults:
     for run, result in results.items():
         found.setdefault((run.label, run.multiplier), []).append(result)
     return found
+
+
+def of_data(experiment: Experiment, data: PreparedData) -> Experiment:
+    """Return an experiment with the lines for this kind of data.
+
+    Raises:
+        InputError: if it is for other kinds, or needs validation rows that the data lack.
+    """
+    known = experiment.base_batch
+    if known and data.kind not in known:
+        raise InputError(
+            f"{experiment.cli_name}: {data.path} is a {data.kind} log; give data of prepare "
+            f"{' or '.join(known)}"
+        )
+    lines = tuple(line for line in experiment.lines if line.data in (None, data.kind))
+    for line in lines if experiment.kind != "sweep" and VALIDATION not in data.rows else ():
+        if line.chooses_epoch:
+            raise InputError(
+                f"{experiment.cli_name}, {line.label}: validation rows choose the epoch, and "
+                f"{data.path} has none; prepare it with `validation`"
+            )
+    return replace(experiment, lines=lines)
 
 
 def plan_runs(
@@ -233,173 +249,59 @@ def describe_infeasible(
     return texts
 
 
-BEAM_WIDTH = 2
-"""Number of best points whose neighbors a sweep tries."""
-STEPS_BEYOND = 3
-"""How many values an axis may go beyond each of its ends."""
-Point = tuple[float, ...]
-"""One value per axis."""
+SETUP_SECONDS = 5.0
+CALLS = 6
 
 
-class Axis(NamedTuple):
-    """A hyper-parameter that a sweep varies: by values, or by factors of the base value."""
+def estimate_seconds(runs: Sequence[PlannedRun], data: PreparedData) -> float:
+    """Estimate the seconds of these runs, with evaluation and set-up.
 
-    name: str
-    values: tuple[float, ...]
-    factor: bool
-
-    def extended_values(self) -> list[float]:
-        """Sort the values, and extend both ends by the ratio of the last two values there.
-
-        >>> Axis(name="r", values=(1.0, 0.1), factor=False).extended_values()
-        [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
-        """
-        inner = sorted(set(self.values))
-        if len(inner) < 2:
-            return inner
-        return [*reversed(_beyond(*inner[:2])), *inner, *_beyond(inner[-1], inner[-2])]
-
-
-def _beyond(end: float, before: float) -> list[float]:
-    if 0 in (end, before):  # which has no ratio
-        return []
-    ratio = end / before
-    return [float(f"{end * ratio**step:.6g}") for step in range(1, STEPS_BEYOND + 1)]
-
-
-def sweep_axes(sweep: Experiment) -> list[Axis]:
-    """Return the axes of a sweep."""
-    plain = [Axis(name, values, False) for name, values in sweep.grid.items()]
-    return plain + [Axis(name, values, True) for name, values in sweep.grid_factors.items()]
-
-
-def grid_points(sweep: Experiment) -> list[Point]:
-    """Return all points of the file's grid."""
-    return list(itertools.product(*(axis.values for axis in sweep_axes(sweep))))
-
-
-def neighbors(sweep: Experiment, point: Point) -> list[Point]:
-    """Return the points that differ from this one by one step on one axis.
-
-    >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> neighbors(load_experiment("sweep_lr"), (4.0,))
-    [(2.0,), (8.0,)]
+    The time of a step is modeled as a constant plus a cost per row. Both are measured for each
+    model and update.
     """
-    found = []
-    for index, axis in enumerate(sweep_axes(sweep)):
-        values = axis.extended_values()
-        at = values.index(point[index])
-        steps = values[max(at - 1, 0) : at] + values[at + 1 : at + 2]
-        found += [(*point[:index], value, *point[index + 1 :]) for value in steps]
-    return found
+    groups: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.settings.model, run.settings.update), []).append(run)
+    total = 0.0
+    for group in groups.values():
+        fixed, slope = _step_cost([run.settings for run in group], data)
+        for run in group:
+            train, test = (run.variant.fraction * data.rows[split] for split in ("train", "test"))
+            steps = math.ceil(train / run.settings.batch_size)
+            epoch = steps * fixed + train * slope + test * slope / 2
+            total += SETUP_SECONDS + run.settings.epochs * epoch
+    return total
 
 
-def point_label(sweep: Experiment, point: Point) -> str:
-    """Return the label of a point's line.
-
-    >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> point_label(load_experiment("sweep_r"), (1.0, 3.0, 1.0, 0.1))
-    'r 1, embedding_lr x3, dense_lr x1, l2 x0.1'
-    """
-    pairs = zip(sweep_axes(sweep), point, strict=True)
-    return ", ".join(f"{axis.name} {'x' if axis.factor else ''}{value:g}" for axis, value in pairs)
-
-
-def expand_sweep(sweep: Experiment, points: Sequence[Point] | None = None) -> Experiment:
-    """Convert the sweep to an experiment with one line per point; by default all grid points.
-
-    >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> [line.label for line in expand_sweep(load_experiment("sweep_lr")).lines][:2]
-    ['embedding_lr x0.25', 'embedding_lr x0.5']
-    """
-    (line,), axes = sweep.lines, sweep_axes(sweep)
-    lines = []
-    for point in grid_points(sweep) if points is None else points:
-        pairs = list(zip(axes, point, strict=True))
-        overrides = {axis.name: value for axis, value in pairs if not axis.factor}
-        factors = {axis.name: value for axis, value in pairs if axis.factor}
-        changed = {"overrides": {**line.overrides, **overrides}}
-        changed["factors"] = {**line.factors, **factors}
-        lines.append(replace(line, label=point_label(sweep, point), **changed))
-    return replace(sweep, kind="runs", lines=tuple(lines))
+def _step_cost(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, float]:
+    """Return the seconds of a step without rows, and those of each row."""
+    small = min(settings, key=lambda s: s.batch_size)
+    large = max(settings, key=lambda s: s.batch_size)
+    first, last = step_seconds(small, data), step_seconds(large, data)
+    rows = large.batch_size - small.batch_size
+    slope = max(0.0, (last - first) / rows) if rows else 0.0
+    return max(0.0, first - slope * small.batch_size), slope
 
 
-def plan_sweep(
-    sweep: Experiment,
-    sizing: Sizing,
-    *,
-    results_of: Callable[[Sequence[PlannedRun]], RunResults],
-    tuned: TunedValues,
-    stored: bool = False,
-    **options: Any,
-) -> list[PlannedRun]:
-    """Plan the runs of a sweep: train without the validation rows, then score them.
+def step_seconds(settings: RunSettings, data: PreparedData) -> float:
+    """Measure the median seconds of a training step on this data set, called as in training."""
+    from cowclip_merlin.loading import DeviceData, open_train_columns
+    from cowclip_merlin.training.build import build_model, build_optimizer
+    from cowclip_merlin.training.train_step import make_train_function, steps_per_execution
 
-    First come the runs of the grid. When all have results, add the neighbors of the two best
-    points, and repeat until these two stay the best. So neither the end of the grid nor one local
-    maximum limits the search. An epoch lacks the held-out rows, so the largest batch takes a few
-    steps less.
-
-    Args:
-        sweep: an experiment of kind "sweep".
-        sizing: batches and base rates.
-        results_of: function that returns the existing results of runs.
-        tuned: values that sweeps chose; those of this sweep are ignored.
-        stored: whether the data have validation rows of their own, which the sweep then scores.
-        **options: options of `plan_runs`.
-    """
-    own = sweep.lines[0].tuned_group
-    options["tuned"] = {group: values for group, values in tuned.items() if group != own}
-    options |= {"sweep": True, "stored": stored}
-    points = grid_points(sweep)
-    while True:
-        runs = plan_runs(expand_sweep(sweep, points), sizing, **options)
-        results = results_of(runs)
-        if not runs or len(results) < len(runs):
-            return runs
-        by_label = {point_label(sweep, point): point for point in points}
-        best = [by_label[label] for label in _ranked_labels(results)[:BEAM_WIDTH]]
-        near = (neighbor for point in best for neighbor in neighbors(sweep, point))
-        new = [point for point in dict.fromkeys(near) if point not in points]
-        if not new:
-            return runs
-        points += new
-
-
-def validation_scores(results: RunResults) -> dict[str, dict[int | str, list[float]]]:
-    """Return label of a point -> multiplier -> validation AUC of each seed; 0 if it diverged."""
-    found: dict[str, dict[int | str, list[float]]] = {}
-    for (label, multiplier), mine in by_cell(results).items():
-        aucs = [0.0 if math.isnan(result.auc) else result.auc for result in mine]
-        found.setdefault(label, {})[multiplier] = aucs
-    return found
-
-
-def mean_score(by_multiplier: Mapping[int | str, list[float]]) -> float:
-    """Return the mean over the multipliers of the mean over the seeds."""
-    return statistics.fmean(map(statistics.fmean, by_multiplier.values()))
-
-
-def _ranked_labels(results: RunResults) -> list[str]:
-    """Sort labels of the points by mean score, best first; ties keep the order of the runs.
-
-    Points that lack one of the batches are omitted.
-    """
-    scores = validation_scores(results)
-    batches = max(map(len, scores.values()))
-    means = {label: mean_score(each) for label, each in scores.items() if len(each) == batches}
-    return sorted(means, key=means.__getitem__, reverse=True)
-
-
-def best_values(sweep: Experiment, results: RunResults) -> dict[str, float]:
-    """Return the base values of the best point."""
-    values = best_settings(results).overrides
-    return {name: values[name] for name in (*sweep.grid, *sweep.grid_factors)}
-
-
-def best_settings(results: RunResults) -> RunSettings:
-    """Return the settings of the best point at its largest batch, to train on all rows."""
-    chosen = _ranked_labels(results)[0]
-    tried = (run.settings for run in results if run.label == chosen)
-    largest = max(tried, key=lambda settings: settings.batch_size)
-    return replace(largest, validation_fraction=0.0, validation_split="random")
+    tf = compat.tensorflow()
+    values, batch = settings.hyperparameters(data.kind), settings.batch_size
+    columns = DeviceData(open_train_columns(data))
+    model = build_model(settings, values, data)
+    optimizer = build_optimizer(settings, values, data, steps=1)
+    optimizer.create_state(model.trainable_variables)
+    total = tf.Variable(0.0, dtype=tf.float64)
+    train = make_train_function(model, optimizer, columns, total)
+    sizes = [batch * steps_per_execution(batch)] * CALLS
+    times = []
+    for rows in islice(cycle(columns.variable_batches(sizes, seed=0, epoch=0)), CALLS):
+        started = time.perf_counter()
+        train(rows, batch)
+        total.numpy()  # waits for the device
+        times.append((time.perf_counter() - started) / -(-len(rows) // batch))
+    return statistics.median(times[2:])  # the first ones trace and warm up

@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,26 +14,23 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.figures import write_experiment_figure
-from cowclip_merlin.experiments.on_data import run_figures, run_tables
+from cowclip_merlin.experiments.on_data import outputs
 from cowclip_merlin.experiments.on_data.derived_data import derive_data, naming_derived_data
-from cowclip_merlin.experiments.on_data.estimate import estimate_seconds
 from cowclip_merlin.experiments.on_data.plan import (
     VALIDATION_FRACTION,
     DataVariant,
     PlannedRun,
     RunResults,
-    best_settings,
-    best_values,
     describe_infeasible,
+    estimate_seconds,
+    of_data,
     plan_runs,
-    plan_sweep,
 )
 from cowclip_merlin.experiments.results import (
     Result,
     append_result,
     read_results,
     read_tuned,
-    write_tuned,
 )
 from cowclip_merlin.experiments.runs import (
     NO_FIGURE,
@@ -68,7 +64,7 @@ from cowclip_merlin.workflows.prepared.folder import VALIDATION
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
+TRAINING_KINDS = (*RUN_KINDS, "gradients")
 """Kinds of experiments that train models; the training of "gradients" has no result."""
 
 
@@ -100,7 +96,9 @@ class DataSession(ResultsSession):
 
     def runs(self, experiment: Experiment) -> TrainingRuns:
         """Return the runs of an experiment."""
-        return TrainingRuns(self, experiment)
+        from cowclip_merlin.experiments.on_data.sweeps import SweepRuns
+
+        return (SweepRuns if experiment.kind == "sweep" else TrainingRuns)(self, experiment)
 
     def data(self) -> PreparedData:
         """Return the share of the data that the session uses."""
@@ -132,37 +130,19 @@ class DataSession(ResultsSession):
         return shlex.join([*words, *given])
 
 
-def _of_data(experiment: Experiment, data: PreparedData) -> Experiment:
-    """Return an experiment with the lines for this kind of data.
-
-    Raises:
-        InputError: if it is for other kinds, or needs validation rows that the data lack.
-    """
-    known = experiment.base_batch
-    if known and data.kind not in known:
-        raise InputError(
-            f"{experiment.cli_name}: {data.path} is a {data.kind} log; give data of prepare "
-            f"{' or '.join(known)}"
-        )
-    lines = tuple(line for line in experiment.lines if line.data in (None, data.kind))
-    for line in lines if experiment.kind != "sweep" and VALIDATION not in data.rows else ():
-        if line.chooses_epoch:
-            raise InputError(
-                f"{experiment.cli_name}, {line.label}: validation rows choose the epoch, and "
-                f"{data.path} has none; prepare it with `validation`"
-            )
-    return replace(experiment, lines=lines)
-
-
 class TrainingRuns(Runs):
-    """The trainings of an experiment or a sweep; each has a row in `results.csv`."""
+    """The trainings of an experiment; each has a row in `results.csv`."""
 
     session: DataSession
     experiment: Experiment
+    scores_validation = False  # in place of the test rows
 
     def __init__(self, session: DataSession, experiment: Experiment) -> None:
-        super().__init__(session, _of_data(experiment, session.whole))
-        self.then = ", then the neighbors of the best" if experiment.kind == "sweep" else ""
+        super().__init__(session, of_data(experiment, session.whole))
+
+    @property
+    def _trains(self) -> bool:
+        return self.experiment.kind in TRAINING_KINDS or self.scores_validation
 
     @cached_property
     def sizing(self) -> Sizing:
@@ -191,10 +171,14 @@ class TrainingRuns(Runs):
 
     def plan(self) -> list[PlannedRun]:
         """Return all runs, with or without a result; some kinds of experiments have none."""
-        kind, given = self.experiment.kind, self.session.settings
-        if kind not in TRAINING_KINDS:
+        if not self._trains:
             return []
-        options: dict[str, Any] = {
+        return plan_runs(self.experiment, self.sizing, **self.plan_options())
+
+    def plan_options(self) -> dict[str, Any]:
+        """Return the options of `plan_runs`."""
+        given = self.session.settings
+        return {
             "seeds": given.seeds,
             "update": given.update,
             "fraction": given.scale,
@@ -202,16 +186,13 @@ class TrainingRuns(Runs):
             "tuned": read_tuned(self.session.out, self.tuned_key),
             "stored": self._stored,
         }
-        if kind == "sweep":
-            options |= {"results_of": self._results_of}
-            return plan_sweep(self.experiment, self.sizing, **options)
-        return plan_runs(self.experiment, self.sizing, **options)
 
     @property
     def _stored(self) -> bool:
         return VALIDATION in self.session.whole.rows
 
-    def _results_of(self, runs: Sequence[PlannedRun]) -> RunResults:
+    def results_of(self, runs: Sequence[PlannedRun]) -> RunResults:
+        """Return the existing results of these runs."""
         found = {result.config_hash: result for result in read_results(self.session.out)}
         fingerprint = self.session.whole.fingerprint
         pairs = ((run, found.get(run.config_hash(fingerprint))) for run in runs)
@@ -219,11 +200,11 @@ class TrainingRuns(Runs):
 
     def results(self) -> RunResults:
         """Return the existing results."""
-        return self._results_of(self.plan())
+        return self.results_of(self.plan())
 
     def pending(self) -> list[PlannedRun]:
         """Return the runs of the chosen lines that have no result yet; equal runs only once."""
-        if self.experiment.kind not in (*RUN_KINDS, "sweep"):
+        if not self._trains or self.experiment.kind == "gradients":
             return []
         chosen, fingerprint = self.session.settings.lines, self.session.whole.fingerprint
         done = {result.config_hash for result in read_results(self.session.out)}
@@ -234,21 +215,6 @@ class TrainingRuns(Runs):
                 missing.setdefault(config_hash, run)
         return list(missing.values())
 
-    def best_settings(self) -> RunSettings | None:
-        """Return the sweep's best settings, to train with; None before it has all its results.
-
-        Also None for a share of the rows, because all rows have another sizing.
-        """
-        results = self._complete_sweep()
-        return best_settings(results) if results and self.session.settings.scale == 1 else None
-
-    def _complete_sweep(self) -> RunResults | None:
-        """Return the results of a sweep; None if some are missing, or every run diverged."""
-        runs = self.plan()
-        results = self._results_of(runs)
-        finished = any(result.status == "done" for result in results.values())
-        return results if finished and len(results) == len(runs) else None
-
     def check(self) -> None:
         """Refuse an experiment that cannot run with these settings.
 
@@ -258,8 +224,8 @@ class TrainingRuns(Runs):
                 other data.
         """
         experiment, runs = self.experiment, self.plan()
-        name, sweep = experiment.cli_name, experiment.kind == "sweep"
-        if experiment.kind in TRAINING_KINDS:
+        name, sweep = experiment.cli_name, self.scores_validation
+        if self._trains:
             held_out = VALIDATION_FRACTION if sweep and not self._stored else 0.0
             infeasible = describe_infeasible(experiment, self.sizing, held_out)
             if infeasible and (sweep or not runs):  # a sweep compares points at all of its batches
@@ -304,7 +270,7 @@ class TrainingRuns(Runs):
         if self.experiment.kind != "gradients":
             return super().dry()
         run = self.plan()[0]
-        step = run_figures.GRADIENT_STEP
+        step = outputs.GRADIENT_STEP
         return f"{self.experiment.title}\none training of {run.label}, up to {step} steps"
 
     def describe(self) -> str:
@@ -324,7 +290,7 @@ class TrainingRuns(Runs):
 
         Checkpoints take three times the size of the tables, for every run.
         """
-        if self.experiment.kind in (*RUN_KINDS, "sweep"):
+        if self._trains and self.experiment.kind != "gradients":
             print(self.describe())
             for result in read_results(self.session.out):
                 self._remove_checkpoints(result)
@@ -391,7 +357,7 @@ class TrainingRuns(Runs):
         self, settings: RunSettings, folder: Path, data: PreparedData
     ) -> Mapping[str, float] | None:
         """Score the test rows with the weights that validation rows chose; a sweep does not."""
-        if self.experiment.kind == "sweep" or settings.scored_split == "test":
+        if self.scores_validation or settings.scored_split == "test":
             return None
         scored = evaluate_run(folder, data.path, device=self.session.settings.device)
         return run_logs.metrics_of("test", scored)
@@ -402,44 +368,36 @@ class TrainingRuns(Runs):
         device = session.settings.device
         if kind == "hyperparameters":
             command = session.command(experiment)
-            yield self._table(run_tables.hyperparameter_table(experiment, command=command))
+            yield self.table(outputs.hyperparameter_table(experiment, command=command))
         elif kind == "parameters":
             command = session.command(experiment)
-            yield self._table(run_tables.parameter_table(experiment, command=command))
+            yield self.table(outputs.parameter_table(experiment, command=command))
         elif kind == "frequencies":
-            yield self._figure(run_figures.id_frequency_figure(session.data()))
+            yield self._figure(outputs.id_frequency_figure(session.data()))
         elif kind == "gradients":
             run = self.plan()[0]
-            figure, step = run_figures.gradient_figure(run, session.data(), device=device)
+            figure, step = outputs.gradient_figure(run, session.data(), device=device)
             caption = f"{experiment.caption} Step {step:,}, batch {run.settings.batch_size:,}."
             yield self._figure(figure, caption=caption)
-        elif kind == "sweep":
-            if complete := self._complete_sweep():
-                group, values = experiment.lines[0].tuned_group, best_values(experiment, complete)
-                write_tuned(session.out, self.tuned_key, group, values)
-            made = run_tables.sweep_tables(*self._results(), **session.texts(experiment))
-            yield from map(self._table, made)
         elif kind == "runs":
-            made = run_tables.run_tables(*self._results(), **session.texts(experiment))
-            yield from map(self._table, made)
+            found, texts = (experiment, self.sizing, self.results()), session.texts(experiment)
+            yield from map(self.table, outputs.run_tables(*found, **texts))
             of_auc = experiment.measure == "auc"
-            figure = run_figures.multiplier_figure(experiment, self.results()) if of_auc else None
+            figure = outputs.multiplier_figure(experiment, self.results()) if of_auc else None
             if figure is not None:
                 name, title = f"{experiment.name}_auc", f"{experiment.title}: AUC by batch"
                 yield self._figure(figure, name=name, title=title)
         else:
             found = self.results()
             figure = (
-                run_figures.time_figure(found, self.sizing)
+                outputs.time_figure(found, self.sizing)
                 if kind == "time"
-                else run_figures.epoch_figure(found, self.sizing, session.out / "runs")
+                else outputs.epoch_figure(found, self.sizing, session.out / "runs")
             )
             yield NO_FIGURE if figure is None else self._figure(figure)
 
-    def _results(self) -> tuple[Experiment, Sizing, RunResults]:
-        return self.experiment, self.sizing, self.results()
-
-    def _table(self, table: Table) -> str:
+    def table(self, table: Table) -> str:
+        """Write a table, and return its text."""
         write_table(self.session.out / "tables", table)
         return table_text(table)
 

@@ -15,12 +15,9 @@ from xml.etree import ElementTree
 
 from cowclip_merlin import addresses
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import (
-    LogExperiment,
-    experiment_names,
-    load_experiment,
-)
+from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.figures import FigureFile, read_figure
+from cowclip_merlin.experiments.files import experiment_names, load_experiment
 from cowclip_merlin.experiments.report.verdicts import (
     MINUS,
     count_verdicts,

@@ -105,7 +105,7 @@ import os, sys
 from contextlib import suppress
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import load_experiment
+from cowclip_merlin.experiments.files import load_experiment
 from cowclip_merlin.training import RunSettings
 
 assert main(["prepare", "mine", "log.csv", "--out", "DATA", "--test-fraction", "0.2",

@@ -158,8 +158,8 @@ ORDERS = {
     "online": ("logs", "events", "producing", "joining", "sync", "training", "replaying"),
     # The report reads results folders; nothing imports it.
     "experiments": (
-        "definitions", "results", "sizing", "tables", "figures", "settings", "runs", "on_data",
-        "on_logs", "tuning", "report",
+        "definitions", "files", "results", "sizing", "tables", "figures", "settings", "runs",
+        "on_data", "on_logs", "tuning", "report",
     ),
 }  # fmt: skip
 TYPES = {("sync", "training")}  # the publisher names the trainer as a type

@@ -8,7 +8,7 @@ from benchmark_files import LABELS, write
 import cowclip_merlin as cc
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import load_experiment
+from cowclip_merlin.experiments.files import load_experiment
 from cowclip_merlin.experiments.on_data.trainings import DataSession, TrainingRuns
 from cowclip_merlin.experiments.results import read_results
 from cowclip_merlin.experiments.settings import DataSettings

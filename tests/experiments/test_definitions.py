@@ -10,14 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import (
-    Experiment,
-    ExperimentLine,
-    experiment_names,
-    load_experiment,
-    parse_experiment,
-)
-from cowclip_merlin.experiments.on_data.plan import expand_sweep, feasible_multipliers, plan_runs
+from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
+from cowclip_merlin.experiments.files import experiment_names, load_experiment, parse_experiment
+from cowclip_merlin.experiments.on_data.plan import feasible_multipliers, plan_runs
+from cowclip_merlin.experiments.on_data.sweeps import expand_sweep
 from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.training.build import build_optimizer
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.experiments import figures
-from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.figures import Curve
+from cowclip_merlin.experiments.files import load_experiment
+from cowclip_merlin.experiments.on_data.outputs import multiplier_figure
 from cowclip_merlin.experiments.on_data.plan import plan_runs
-from cowclip_merlin.experiments.on_data.run_figures import multiplier_figure
 from cowclip_merlin.experiments.results import example_result
 from cowclip_merlin.experiments.sizing import sizing_for
 from cowclip_merlin.experiments.tables import Cell

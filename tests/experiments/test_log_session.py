@@ -13,7 +13,8 @@ from small_experiment import run_on_log
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
-from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
+from cowclip_merlin.experiments.definitions import ReplayLine
+from cowclip_merlin.experiments.files import load_experiment
 from cowclip_merlin.experiments.on_logs import log_runs, replays
 from cowclip_merlin.experiments.on_logs.replays import line_features
 from cowclip_merlin.experiments.results import read_replays

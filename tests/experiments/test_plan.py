@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
-from cowclip_merlin.experiments.on_data import estimate
+from cowclip_merlin.experiments.files import load_experiment, parse_experiment
+from cowclip_merlin.experiments.on_data import plan
+from cowclip_merlin.experiments.on_data.outputs import run_table
 from cowclip_merlin.experiments.on_data.plan import (
     describe_infeasible,
-    expand_sweep,
     feasible_multipliers,
     plan_runs,
 )
-from cowclip_merlin.experiments.on_data.run_tables import run_table
+from cowclip_merlin.experiments.on_data.sweeps import expand_sweep
 from cowclip_merlin.experiments.results import example_result
 from cowclip_merlin.experiments.sizing import MAX_LR, PAPER_ROWS, sizing_for
 from cowclip_merlin.scaling import RULES, scale
@@ -218,14 +218,12 @@ def test_rows_that_are_held_out_count_for_no_batch():
 @pytest.mark.parametrize("fraction", [1.0, 0.25])
 def test_an_estimate_counts_the_rows_that_are_used(monkeypatch, fraction):
     """Steps cost 1 ms and 1 us a row, scoring half of that; set-up does not shrink."""
-    monkeypatch.setattr(
-        estimate, "step_seconds", lambda settings, _: 1e-3 + 1e-6 * settings.batch_size
-    )
+    monkeypatch.setattr(plan, "step_seconds", lambda settings, _: 1e-3 + 1e-6 * settings.batch_size)
     data = SimpleNamespace(rows={"train": 100_000, "test": 10_000})
     runs = plan_runs(load_experiment("table2"), SMALL, seeds=1, fraction=fraction)
     expected = 0.0
     for run in runs:
         steps = math.ceil(fraction * 100_000 / run.settings.batch_size)
         epoch = steps * 1e-3 + fraction * (100_000 * 1e-6 + 10_000 * 0.5e-6)
-        expected += estimate.SETUP_SECONDS + SMALL.epochs * epoch
-    assert estimate.estimate_seconds(runs, data) == pytest.approx(expected)
+        expected += plan.SETUP_SECONDS + SMALL.epochs * epoch
+    assert plan.estimate_seconds(runs, data) == pytest.approx(expected)

@@ -13,8 +13,8 @@ from small_experiment import MINE, ONE, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.on_data import run_figures, trainings
+from cowclip_merlin.experiments.files import load_experiment
+from cowclip_merlin.experiments.on_data import outputs, trainings
 from cowclip_merlin.experiments.on_data.trainings import DataSession
 from cowclip_merlin.experiments.results import read_results, write_results
 from cowclip_merlin.experiments.settings import DataSettings, parse_fraction
@@ -163,9 +163,9 @@ def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_
 def test_figures_are_of_the_share_of_the_rows_and_replace_none_of_another(
     data, tmp_path, monkeypatch, capsys
 ):
-    seen, known = [], run_figures.id_frequency_figure
+    seen, known = [], outputs.id_frequency_figure
     monkeypatch.setattr(
-        run_figures, "id_frequency_figure", lambda data: (seen.append(data), known(data))[1]
+        outputs, "id_frequency_figure", lambda data: (seen.append(data), known(data))[1]
     )
     words = ["experiment", "figure3", "--data", str(data)]
     for out, scale in (("all", "1"), ("half", "1/2"), ("half", "1/2")):

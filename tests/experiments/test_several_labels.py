@@ -9,8 +9,9 @@ from small_experiment import experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions import RMSE, load_experiment
-from cowclip_merlin.experiments.on_data.run_tables import further_tables
+from cowclip_merlin.experiments.definitions import RMSE
+from cowclip_merlin.experiments.files import load_experiment
+from cowclip_merlin.experiments.on_data.outputs import further_tables
 from cowclip_merlin.experiments.results import example_result, read_results
 
 pytestmark = pytest.mark.runs

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
-from cowclip_merlin.experiments.on_data.plan import (
+from cowclip_merlin.experiments.files import experiment_names, load_experiment
+from cowclip_merlin.experiments.on_data.plan import plan_runs
+from cowclip_merlin.experiments.on_data.sweeps import (
     STEPS_BEYOND,
     Axis,
     best_values,
     grid_points,
     neighbors,
-    plan_runs,
     plan_sweep,
     sweep_axes,
+    sweep_tables,
 )
-from cowclip_merlin.experiments.on_data.run_tables import sweep_tables
 from cowclip_merlin.experiments.on_data.trainings import DataSession, TrainingRuns
 from cowclip_merlin.experiments.results import read_results, read_tuned, tuned_by_size
 from cowclip_merlin.experiments.settings import DataSettings

@@ -11,7 +11,6 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.choices import RowSettings
-from cowclip_merlin.experiments.on_data.plan import DataVariant
 from cowclip_merlin.launcher import LaunchSettings
 from cowclip_merlin.online import OnlineSettings
 from cowclip_merlin.online.joining.settings import JoinSettings
@@ -354,11 +353,6 @@ CALLS = {
         ({"rows_per_turn": 0}, "rows_per_turn is 0"),
         ({"vocabulary": 3}, "vocabulary is 3; .*104"),
         ({"vocabulary": 2**31}, "vocabulary is 2147483648"),
-    ],
-    DataVariant: [
-        ({"fraction": 0}, "`scale` is 0"),
-        ({"fraction": 1.5}, "`scale` is 1.5"),
-        ({"keep_top": 0}, "keep_top"),
     ],
     Split: [
         ({"how": "even"}, "even"),

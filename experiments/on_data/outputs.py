@@ -1,11 +1,12 @@
-"""Make the tables of runs, of their further labels, of sweeps, and those that need no training."""
+"""The tables and figures of an experiment on prepared data, from results of runs or from data."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
@@ -17,21 +18,34 @@ from cowclip_merlin.experiments.definitions import (
     ExperimentLine,
     Measure,
 )
+from cowclip_merlin.experiments.figures import (
+    Curve,
+    draw_epochs,
+    draw_ids,
+    draw_multipliers,
+    draw_times,
+)
 from cowclip_merlin.experiments.on_data.plan import (
+    CellResults,
+    PlannedRun,
     RunResults,
     by_cell,
     describe_infeasible,
-    expand_sweep,
     feasible_multipliers,
-    mean_score,
-    validation_scores,
 )
 from cowclip_merlin.experiments.results import Result, scores_of_targets
 from cowclip_merlin.experiments.sizing import Sizing
 from cowclip_merlin.experiments.tables import Cell, Table, experiment_table, mean_cell, verdict
+from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters, K, scale
+from cowclip_merlin.training.run_logs import read_metrics
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.prepared.counts import frequencies
 
-_MEASURES = {**MEASURES, RMSE: Measure(RMSE, "RMSE", 1, 4)}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLE_MEASURES = {**MEASURES, RMSE: Measure(RMSE, "RMSE", 1, 4)}
 Cells = Mapping[tuple[str, int | str], Cell]
 """Label of the line and multiplier -> cell."""
 
@@ -50,10 +64,10 @@ def run_tables(
 
 def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
     """Make the table of one label."""
-    lines, measure = experiment.lines, _MEASURES[experiment.measure]
+    lines, measure = experiment.lines, TABLE_MEASURES[experiment.measure]
     every = {m for line in lines for m in line.multipliers}
     multipliers = sorted(every, key=lambda m: (sizing.factor(m), str(m)))
-    cells = _judged(experiment, _cells(measure, lines, multipliers, results))
+    cells = _judged(experiment, cells_of(measure, lines, multipliers, results))
     reference = ""
     if experiment.reference is not None:
         label, multiplier = experiment.reference
@@ -83,23 +97,25 @@ def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **tex
 
 def _headings(multipliers: Sequence[int | str], sizing: Sizing) -> tuple[str, ...]:
     """Return the columns' headings; add the name if a named multiplier repeats another one."""
-    plain = [_heading(m, sizing) for m in multipliers]
+    plain = [heading(m, sizing) for m in multipliers]
     return tuple(
         f"{text} ({m})" if m in NAMED_MULTIPLIERS and plain.count(text) > 1 else text
         for m, text in zip(multipliers, plain)
     )
 
 
-def _heading(multiplier: int | str, sizing: Sizing) -> str:
+def heading(multiplier: int | str, sizing: Sizing) -> str:
+    """Return the heading of a column."""
     return f"x{sizing.factor(multiplier)} = {sizing.batch(multiplier):,}"
 
 
-def _cells(
+def cells_of(
     measure: Measure,
     lines: Sequence[ExperimentLine],
     multipliers: Sequence[int | str],
     results: RunResults,
 ) -> Cells:
+    """Return the cells of a table, without verdicts."""
     found = by_cell(results)
     return {
         (line.label, m): _cell(measure, line, m, found.get((line.label, m), []))
@@ -197,61 +213,6 @@ def _with_scores(result: Result, label: str) -> LabelResult:
     return LabelResult(**asdict(result) | {name: scores[name] for name in names if name in scores})
 
 
-def sweep_tables(
-    sweep: Experiment, sizing: Sizing, results: RunResults, **texts: str
-) -> Iterator[Table]:
-    """Make the tables of a sweep: of the first label, which chooses the best point, then others.
-
-    A table has one row per point and one column per batch, the first one also a column of means.
-    The best point comes first; those of the grid without a score are last.
-    """
-    scores = validation_scores(results)
-    order = sorted(scores, key=lambda label: -mean_score(scores[label]))
-    order += [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
-    of_auc = replace(sweep, measure="auc")
-    note = "Neighbors of the two best points were tried until no neighbor was better."
-    yield _sweep_table(of_auc, sizing, results, order, note, means=True, **texts)
-    note = "The first label decides which point is the best, and the order."
-    for of_label, found in further_tables(sweep, results):
-        yield _sweep_table(of_label, sizing, found, order, note, **texts)
-
-
-def _sweep_table(
-    sweep: Experiment,
-    sizing: Sizing,
-    results: RunResults,
-    order: Sequence[str],
-    note: str,
-    *,
-    means: bool = False,
-    **texts: str,
-) -> Table:
-    measure, multipliers = _MEASURES[sweep.measure], sweep.lines[0].multipliers
-    means = means and len(multipliers) > 1
-    lines = [replace(sweep.lines[0], label=label) for label in order]
-    cells = _cells(measure, lines, multipliers, results)
-    rows = [(label, [cells[label, m] for m in multipliers]) for label in order]
-    return experiment_table(
-        sweep,
-        unit=f"validation {measure.heading}",
-        columns=(*(_heading(m, sizing) for m in multipliers), *["mean"] * means),
-        rows=tuple((label, (*mine, *[_mean_of(mine)] * means)) for label, mine in rows),
-        notes=("Scored on validation rows; test rows are not used.", note),
-        decimals=measure.decimals,
-        **texts,
-    )
-
-
-def _mean_of(cells: Sequence[Cell]) -> Cell:
-    """Return the mean over the batches; a point that was not run at one of them has none."""
-    runs = min(cell.runs for cell in cells)
-    if not runs:
-        return Cell()
-    if any(cell.mean is None for cell in cells):
-        return Cell(text="diverged", runs=runs)
-    return Cell(mean=statistics.fmean(cell.mean for cell in cells), runs=runs)
-
-
 def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
     """Apply the scaling rules at the paper's sizes: one row per line, one column per batch.
 
@@ -328,3 +289,119 @@ def dense_parameters(model: str, continuous: str) -> int:
         for variable in built.trainable_variables
         if "embeddings" not in variable.name
     )
+
+
+GRADIENT_STEP = 1000
+_PANELS = {
+    "test AUC, %": ("test_auc", 100.0),
+    "test log loss": ("test_log_loss", 1.0),
+    "training loss": ("train_loss", 1.0),
+}
+"""Label of the vertical axis -> column of `metrics.csv` and its factor."""
+
+
+def _finished(results: RunResults) -> CellResults:
+    return by_cell({run: result for run, result in results.items() if result.status == "done"})
+
+
+def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figure | None:
+    """Draw Figures 5 and 6, test AUC and losses by epoch; None if every run diverged.
+
+    There is one curve per line and batch.
+
+    Raises:
+        InputError: if a run folder lacks metrics.
+    """
+    groups = _finished(results)
+
+    def curve(label: str, group: Sequence[Result], column: str, factor: float) -> Curve:
+        rows = [_metrics(runs_folder, result) for result in group]
+        runs = [[factor * float(row[column]) for row in run] for run in rows]
+        return Curve(label=label, x=tuple(range(1, len(runs[0]) + 1)), runs=runs)
+
+    measures = {
+        title: [
+            curve(f"{label}, batch {sizing.batch(m):,}", group, *column)
+            for (label, m), group in groups.items()
+        ]
+        for title, column in _PANELS.items()
+    }
+    return draw_epochs(measures) if groups else None
+
+
+def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
+    path = runs_folder / result.run_id / "metrics.csv"
+    found = read_metrics(path, epochs=result.epochs)
+    if len(found) < result.epochs:
+        raise InputError(
+            f"{path}: has {len(found)} of {result.epochs} epochs; a figure by epoch needs the run "
+            "folders; restore them, or use another `out`"
+        )
+    return found
+
+
+def _of_line(label: str, results: RunResults) -> dict[int | str, Sequence[Result]]:
+    return {m: group for (name, m), group in _finished(results).items() if name == label}
+
+
+def _by_seed(
+    groups: Iterable[Sequence[Result]], value: Callable[[Result], float]
+) -> list[list[float]]:
+    """Return the values of each seed by multiplier; NaN where it has no finished run."""
+    found = [{result.seed: value(result) for result in group} for group in groups]
+    seeds = sorted(set().union(*found))
+    return [[of_seed.get(seed, math.nan) for of_seed in found] for seed in seeds]
+
+
+def time_figure(results: RunResults, sizing: Sizing) -> Figure | None:
+    """Draw Figure 1, times of an epoch and of a step by batch; None if every run diverged."""
+    curves = []
+    for label in dict.fromkeys(label for label, _ in _finished(results)):
+        groups = {sizing.batch(m): group for m, group in _of_line(label, results).items()}
+        seconds = _by_seed(groups.values(), lambda result: result.seconds / result.epochs)
+        curves.append(Curve(label=label, x=tuple(groups), runs=seconds))
+    return draw_times(curves, rows=sizing.rows) if curves else None
+
+
+def multiplier_figure(experiment: Experiment, results: RunResults) -> Figure | None:
+    """Draw AUC against the multiple of the base batch; None if no line has several multiples."""
+    curves = []
+    for line in experiment.lines:
+        groups = _of_line(line.label, results)
+        if not groups or set(groups) & set(NAMED_MULTIPLIERS):
+            continue
+        auc = _by_seed(groups.values(), lambda result: 100 * result.auc)
+        curves.append(Curve(label=line.label, x=tuple(groups), runs=auc))
+    if not any(len(curve.x) > 1 for curve in curves):
+        return None
+    published = [
+        Curve(label=line.label, x=tuple(known), runs=[list(known.values())])
+        for line in experiment.lines
+        if (known := {m: v for m, v in line.published.items() if m not in NAMED_MULTIPLIERS})
+    ]
+    return draw_multipliers(curves, published)
+
+
+def id_frequency_figure(data: PreparedData) -> Figure:
+    """Draw Figure 3: how often each id of a field occurs in the training rows.
+
+    Raises:
+        InputError: if no field has an id of its own.
+    """
+    counts = {field: frequencies(data, field) for field in data.tables}
+    if not any(map(len, counts.values())):
+        raise InputError(
+            f"{data.path}: every id is missing or out of vocabulary; prepare with a smaller "
+            "`freq_threshold`"
+        )
+    return draw_ids(counts)
+
+
+def gradient_figure(run: PlannedRun, data: PreparedData, *, device: str) -> tuple[Figure, int]:
+    """Draw Figure 4, gradient norms of the rows in one batch; also return the batch's step."""
+    from cowclip_merlin.diagnostics import figure_4, probe_run
+
+    steps = steps_per_epoch(data.rows["train"], run.settings.batch_size)
+    step = min(GRADIENT_STEP, steps * run.settings.epochs - 1)
+    norms = probe_run(data.path, run.settings, step=step, device=device)
+    return figure_4(norms.cnt, norms.g_norm), step
