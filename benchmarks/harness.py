@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -155,12 +154,7 @@ class Suite:
 
     about: str | None  # the docstring of the script
     script: str
-    parts: Mapping[str, str]  # word -> module and name of its `Benchmark`, imported if chosen
-
-    def part(self, name: str) -> Benchmark:
-        """Import a measurement."""
-        module, _, attribute = self.parts[name].partition(":")
-        return getattr(import_module(module), attribute)
+    parts: Mapping[str, Benchmark]  # by its word
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Measure one part, with the options after its name."""
@@ -169,7 +163,7 @@ class Suite:
         what = "what to measure; --help after it lists its options"
         parser.add_argument("part", choices=tuple(self.parts), help=what)
         part = parser.parse_args(words[:1]).part
-        self.part(part).main(words[1:], f"{self.script} {part}")
+        self.parts[part].main(words[1:], f"{self.script} {part}")
 
 
 def _parser(about: str | None, script: str) -> argparse.ArgumentParser:

@@ -56,7 +56,7 @@ from contestants import ours
 from contestants.job import WARM_UP_STEPS, Job
 from contestants.rows import Log, generate, write_hugectr_folder, write_rows
 from cowclip_merlin import choices, compat, roc_auc
-from cowclip_merlin.bench.random_data import check_vocabulary_size
+from cowclip_merlin.bench.settings import vocabulary_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, rebase, scale
@@ -101,7 +101,7 @@ class PeerSettings(Settings):
 
     work: Path = option(Path("work/peers"), "folder of rows, predictions and the peers' logs")
     rows: int = option(450_000, "generated; a tenth is held out", at_least=100)
-    ids: int = option(220_000, "of all fields together")
+    ids: int = vocabulary_option(220_000, "of all fields together")
     batches: tuple[int, ...] = option((1024, 8192, 65536), "rows per step", at_least=1, unique=True)
     rounds: int = option(5, "turns of every contestant at every batch", at_least=1)
     contestants: tuple[str, ...] = option(
@@ -117,7 +117,6 @@ class PeerSettings(Settings):
     def __post_init__(self) -> None:
         """Check each value, the number of steps, and the other packages' programs."""
         super().__post_init__()
-        check_vocabulary_size("--ids", self.ids)
         for batch in self.batches:
             if steps_per_epoch(self.rows - self.rows // 10, batch) <= WARM_UP_STEPS:
                 raise InputError(

@@ -5,8 +5,10 @@ triton  an exported model in NVIDIA Triton
 """
 
 from harness import Suite
+from serving_load import LOAD
+from serving_triton import TRITON
 
-PARTS = {"load": "serving_load:LOAD", "triton": "serving_triton:TRITON"}
+PARTS = {"load": LOAD, "triton": TRITON}
 SUITE = Suite(about=__doc__, script="serving.py", parts=PARTS)
 
 if __name__ == "__main__":

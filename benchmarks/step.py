@@ -8,12 +8,10 @@
 """
 
 from harness import Suite
+from step_ids import VOCABULARY
+from steps import DIAGNOSTICS, GROWING
 
-PARTS = {
-    "vocabulary": "step_ids:VOCABULARY",
-    "growing": "steps:GROWING",
-    "diagnostics": "steps:DIAGNOSTICS",
-}
+PARTS = {"vocabulary": VOCABULARY, "growing": GROWING, "diagnostics": DIAGNOSTICS}
 SUITE = Suite(about=__doc__, script="step.py", parts=PARTS)
 
 if __name__ == "__main__":

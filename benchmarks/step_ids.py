@@ -14,14 +14,15 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
+from cowclip_merlin.bench.settings import vocabulary_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.loading.placement import free_memory
-from cowclip_merlin.settings import device_option, option
+from cowclip_merlin.settings import Settings, device_option, option
 from cowclip_merlin.system.machine import bytes_left
 from cowclip_merlin.types import Array, JsonObject
 from harness import Benchmark, batch_sizes, layers, table, updates
-from steps import Case, Trained, VocabulariesChecked, timed
+from steps import Case, Trained, timed
 
 POOL = 32  # batches of the largest size before rows repeat
 SECONDS = 5.0  # after which a turn ends early, once it has three steps
@@ -29,10 +30,10 @@ BYTES_NEEDED = 8 * 4 * 11  # free memory for each id: eight times the weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocabularySettings(VocabulariesChecked):
+class VocabularySettings(Settings):
     """What is measured."""
 
-    vocabularies: tuple[int, ...] = option(
+    vocabularies: tuple[int, ...] = vocabulary_option(
         (100_000, 1_000_000, 10_000_000, 40_000_000), "ids of all fields together, ascending"
     )
     batches: tuple[int, ...] = batch_sizes(1024, 8192)

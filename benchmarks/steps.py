@@ -18,11 +18,11 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.bench.random_data import (
     CONTINUOUS,
     NUM_FIELDS,
-    check_vocabulary_size,
     criteo_fields,
     random_model,
     random_rows,
 )
+from cowclip_merlin.bench.settings import vocabulary_option
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.settings import Settings, device_option, option
@@ -66,17 +66,6 @@ def timed(
         | {"ratio": statistics.median(ratios(values, found[base(case)])), "rounds": values}
         for case, values in found.items()
     ]
-
-
-class VocabulariesChecked(Settings):
-    """Base of settings with ids of all fields together."""
-
-    def __post_init__(self) -> None:
-        """Check each value, and that the fields can share the ids."""
-        super().__post_init__()
-        for name in ("vocabulary", "vocabularies"):
-            given = getattr(self, name, ())
-            check_vocabulary_size(f"--{name}", *(given if isinstance(given, tuple) else (given,)))
 
 
 class Trained:
@@ -214,13 +203,13 @@ GROWING = Benchmark(settings=GrowingSettings, measure=measure_growing, text=MILL
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosticsSettings(VocabulariesChecked):
+class DiagnosticsSettings(Settings):
     """What is measured."""
 
     batches: tuple[int, ...] = batch_sizes(1024, 16384)
     update: str = option("exact", "update of the tables", choices=choices.UPDATES)
     every: int = option(100, "steps between probes, and of a turn", at_least=1)
-    vocabulary: int = option(300_000, "ids of all fields together")
+    vocabulary: int = vocabulary_option(300_000, "ids of all fields together")
     mlp: tuple[int, ...] = layers()
     rounds: int = option(15, "turns and probes of each batch size", at_least=1)
     device: str = device_option()

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.bench.settings import CONTINUOUS, NUM_FIELDS
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.column_arrays import IdLayout
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
-
-NUM_FIELDS, CONTINUOUS = 26, 13
-LEAST_VOCABULARY = 4 * NUM_FIELDS
 
 
 def criteo_fields(vocabulary: int) -> dict[str, int]:
@@ -24,17 +21,13 @@ def criteo_fields(vocabulary: int) -> dict[str, int]:
     A few fields have nearly all ids; every field has at least 4.
 
     Args:
-        vocabulary: ids of all fields together.
-
-    Raises:
-        InputError: if there are too few ids for the fields, or too many for 32 bits.
+        vocabulary: ids of all fields together, of a `vocabulary_option`.
 
     >>> sum(criteo_fields(1000).values())
     1000
-    >>> {*criteo_fields(LEAST_VOCABULARY).values()}
+    >>> {*criteo_fields(104).values()}
     {4}
     """
-    check_vocabulary_size("vocabulary", vocabulary)
     weights = 0.6 ** np.arange(NUM_FIELDS)
     rows = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
     rows[0] += vocabulary - rows.sum()
@@ -42,24 +35,6 @@ def criteo_fields(vocabulary: int) -> dict[str, int]:
         lacking = max(0, 4 - rows[i])
         rows[i : i + 2] += lacking, -lacking
     return {f"C{i + 1}": int(n) for i, n in enumerate(rows)}
-
-
-def check_vocabulary_size(option: str, *vocabularies: int) -> None:
-    """Refuse vocabularies that the fields of `criteo_fields` cannot share.
-
-    Raises:
-        InputError: if a vocabulary is too small, or too large for 32-bit ids.
-
-    >>> check_vocabulary_size("--ids", 1000, 3)
-    Traceback (most recent call last):
-    ...
-    cowclip_merlin.errors.InputError: --ids is 3; give 104 or more, below 2**31
-    """
-    for vocabulary in vocabularies:
-        if not LEAST_VOCABULARY <= vocabulary < 2**31:
-            raise InputError(
-                f"{option} is {vocabulary}; give {LEAST_VOCABULARY} or more, below 2**31"
-            )
 
 
 def random_rows(

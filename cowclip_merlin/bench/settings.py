@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.settings import Settings, option
+
+NUM_FIELDS, CONTINUOUS = 26, 13
+LEAST_VOCABULARY = 4 * NUM_FIELDS
+
+
+def vocabulary_option(default: Any, help: str, **details: Any) -> Any:
+    """Define a field of the ids that all fields share, each of which has at least 4."""
+    return option(default, help, at_least=LEAST_VOCABULARY, below=2**31, **details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +76,7 @@ class BenchSettings(Settings):
         at_least=1,
         unique=True,
     )
-    vocabulary: int = option(1_000_000, "ids in all 26 fields together")
+    vocabulary: int = vocabulary_option(1_000_000, "ids in all 26 fields together")
     multi_values: int = option(
         0,
         "mean number of ids of a row in each field, as lists of 1 to 2 N - 1 ids; 0: one id each",
@@ -85,10 +94,3 @@ class BenchSettings(Settings):
     jit_compile: bool = option(
         False, "compile everything between lookups and optimizer, and the bare MLP, with XLA"
     )
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        super().__post_init__()
-        from cowclip_merlin.bench.random_data import criteo_fields
-
-        criteo_fields(self.vocabulary)

@@ -28,10 +28,7 @@ def benchmark_of(load):
     def found(command):
         script, _, part = command.partition(" ")
         module = load(script)
-        if not part:
-            return module.BENCHMARK
-        name, _, attribute = module.SUITE.parts[part].partition(":")
-        return getattr(load(name), attribute)
+        return module.SUITE.parts[part] if part else module.BENCHMARK
 
     return found
 

@@ -104,7 +104,7 @@ def check_benchmark(script: str, words: list[str]) -> None:
         module = importlib.import_module(Path(script).stem)
         if hasattr(module, "SUITE"):
             assert words[0] in module.SUITE.parts, words[0]
-            benchmark, words = module.SUITE.part(words[0]), words[1:]
+            benchmark, words = module.SUITE.parts[words[0]], words[1:]
         else:
             benchmark = module.BENCHMARK
         benchmark.parser(script).parse_args(words)
