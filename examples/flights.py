@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import exit_code
+from cowclip_merlin.settings import Settings, add_options, option, settings_from
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.readers import open_parquet
 
@@ -45,6 +47,18 @@ CROSSES = MappingProxyType(
 )
 CATEGORICAL = (*RAW, *CROSSES)
 _CHUNK = 1 << 17  # rows that are converted at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion(Settings):
+    """What is converted, and where to."""
+
+    flights: Path = option(help="flights-3m.parquet", flag="flights", metavar="FLIGHTS")
+    out: Path = option(help="log to write, in parquet", metavar="FILE")
+    rows: int | None = option(None, "the first N rows", shown="all", at_least=1)
+    late: int = option(LATE_MINUTES, "a larger delay has the label 1", metavar="MINUTES")
+    overwrite: bool = option(False, "replace FILE if it exists")
+
 
 _TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
     "date": ("dates", pa.types.is_timestamp),
@@ -103,25 +117,16 @@ def features_text(name: str) -> str:
     return "\n".join([*lines, "continuous:", f"- {NUMBER}", ""])
 
 
-def convert(
-    file: Path,
-    out: Path,
-    *,
-    rows: int | None = None,
-    late_minutes: int = LATE_MINUTES,
-    overwrite: bool = False,
-) -> int:
-    """Write the log, in parquet, and its features file; return the number of rows."""
-    features = out.with_name(out.name + ".yaml")
+def convert(given: Conversion) -> int:
+    """Write the log and its features file; return the number of rows."""
+    out, features = given.out, given.out.with_name(given.out.name + ".yaml")
     if out.suffix != ".parquet":
         raise InputError(f"{out}: the log is parquet; give a name that ends in .parquet")
-    if rows is not None and rows < 1:
-        raise InputError(f"rows is {rows}; give at least 1")
-    check_writable(out, overwrite=overwrite)
-    check_writable(features, overwrite=overwrite)
-    flights = open_flights(file)
+    for file in (out, features):
+        check_writable(file, overwrite=given.overwrite)
+    flights = open_flights(given.flights)
     with atomic_write(out) as temporary:
-        written = _write_log(flights, temporary, rows, late_minutes)
+        written = _write_log(flights, temporary, given.rows, given.late)
     with atomic_write(features) as temporary:
         temporary.write_text(features_text(out.name), encoding="utf-8")
     return written
@@ -144,18 +149,12 @@ def _write_log(flights: pq.ParquetFile, path: Path, rows: int | None, late_minut
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert the file; return 2 if the input is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("flights", type=Path, metavar="FLIGHTS", help="flights-3m.parquet")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="log to write")
-    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
-    late = f"a larger delay has the label 1 (default: {LATE_MINUTES})"
-    parser.add_argument("--late", type=int, default=LATE_MINUTES, metavar="MINUTES", help=late)
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    add_options(parser, Conversion)
     args = parser.parse_args(argv)
 
     def run() -> None:
-        options = {"rows": args.rows, "late_minutes": args.late, "overwrite": args.overwrite}
-        rows = convert(args.flights, args.out, **options)
-        print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
+        given = settings_from(args, Conversion)
+        print(f"{given.out}: {convert(given):,} rows, {len(CATEGORICAL)} categorical columns")
 
     return exit_code("flights", run)
 

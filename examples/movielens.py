@@ -31,6 +31,7 @@ import pandas as pd
 
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import exit_code
+from cowclip_merlin.settings import Settings, add_options, option, settings_from
 from cowclip_merlin.system.files import atomic_write, check_writable
 
 LABEL, TIME, HISTORY = "click", "time", "liked"
@@ -201,68 +202,55 @@ def features_text(name: str, columns: Sequence[str]) -> str:
     return "\n".join([*lines, f"time: {TIME}", "categorical:", *(f"- {c}" for c in columns), ""])
 
 
-def convert(
-    folder: Path,
-    out: Path,
-    *,
-    crosses: Sequence[str] = CROSSES,
-    history: int = 0,
-    labels: bool = False,
-    time: bool = False,
-    overwrite: bool = False,
-) -> int:
-    """Write the log, completely or not at all, and return its number of rows.
+@dataclass(frozen=True, kw_only=True)
+class Conversion(Settings):
+    """What is converted, and where to."""
 
-    `history` is the number of items in the column `liked`, 0 for none. `labels` and `time` add the
-    columns of further labels, and of times with a features file.
-    """
-    features = out.with_name(out.name + ".yaml")
-    for file in (out, features) if time else (out,):
-        check_writable(file, overwrite=overwrite)
-    log = log_of(read_ratings(folder, find_source(folder)), crosses, history)
-    log = log.drop(columns=[*([] if labels else MORE_LABELS), *([] if time else [TIME])])
+    folder: Path = option(help="folder of MovieLens-100K", flag="folder", metavar="FOLDER")
+    out: Path = option(help="log to write", metavar="FILE")
+    crosses: tuple[str, ...] = option(
+        CROSSES,
+        f"crossed columns: two or more of {', '.join(PARTS)}, joined by _; empty: none",
+        metavar="A_B,C_D",
+        convert=parse_crosses,
+    )
+    history: int = option(
+        0, f"also write {HISTORY}: N items that the user liked before; 0: do not", at_least=0
+    )
+    labels: bool = option(False, f"also write the labels {' and '.join(MORE_LABELS)}")
+    time: bool = option(False, "also write times, and FILE.yaml for `cowclip online`")
+    overwrite: bool = option(False, "replace FILE if it exists")
+
+
+def convert(given: Conversion) -> int:
+    """Write the log, completely or not at all, and return its number of rows."""
+    out, features = given.out, given.out.with_name(given.out.name + ".yaml")
+    for file in (out, features) if given.time else (out,):
+        check_writable(file, overwrite=given.overwrite)
+    ratings = read_ratings(given.folder, find_source(given.folder))
+    log = log_of(ratings, given.crosses, given.history)
+    log = log.drop(
+        columns=[*([] if given.labels else MORE_LABELS), *([] if given.time else [TIME])]
+    )
     with atomic_write(out) as temporary:
         log.to_csv(temporary, index=False, lineterminator="\n")
-    if time:
+    if given.time:
+        text = features_text(out.name, [*FIELDS, *given.crosses])
         with atomic_write(features) as temporary:
-            temporary.write_text(features_text(out.name, [*FIELDS, *crosses]), encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
     return len(log)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert the files; return 2 if the input is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--crosses",
-        default=",".join(CROSSES),
-        metavar="A_B,C_D",
-        help=f"crossed columns: two or more of {', '.join(PARTS)}, joined by _; "
-        "empty: none (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--history",
-        type=int,
-        default=0,
-        metavar="N",
-        help=f"also write the column {HISTORY}: N items that the user liked before; 0: do not",
-    )
-    also = f"also write the labels {' and '.join(MORE_LABELS)}"
-    parser.add_argument("--labels", action="store_true", help=also)
-    parser.add_argument(
-        "--time", action="store_true", help="also write times, and FILE.yaml for `cowclip online`"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
+    add_options(parser, Conversion)
     args = parser.parse_args(argv)
 
     def run() -> None:
-        if args.history < 0:
-            raise InputError(f"--history is {args.history}; give 1 or more, or 0 for no column")
-        options = {name: getattr(args, name) for name in ("history", "labels", "time", "overwrite")}
-        crosses = parse_crosses(args.crosses)
-        rows = convert(args.folder, args.out, crosses=crosses, **options)
-        print(f"{args.out}: {rows:,} rows, {len(FIELDS) + len(crosses)} categorical columns")
+        given = settings_from(args, Conversion)
+        columns = len(FIELDS) + len(given.crosses)
+        print(f"{given.out}: {convert(given):,} rows, {columns} categorical columns")
 
     return exit_code("movielens", run)
 
