@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin import addresses
 from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import (
@@ -194,18 +195,23 @@ def _of_package() -> Mapping[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def natural_order(name: str) -> tuple[object, ...]:
+    """Return a sort key: the paper's tables and figures first, by their numbers.
+
+    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural_order)
+    ['table2', 'table10', 'figure3', 'updates']
+    """
+    group = [name.startswith("table"), name.startswith("figure"), True].index(True)
+    return group, *addresses.natural_order(name)
+
+
 def experiment_names() -> list[str]:
     """Return the names of this package's experiments, tables first.
 
     >>> "table2" in experiment_names()
     True
     """
-
-    def order(name: str) -> tuple[int, int, str]:
-        kinds = [name.startswith("table"), name.startswith("figure"), True]
-        return kinds.index(True), int("".join(c for c in name if c.isdigit()) or 0), name
-
-    return sorted(_of_package(), key=order)
+    return sorted(_of_package(), key=natural_order)
 
 
 def load_experiment(name: str) -> Experiment | LogExperiment:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from cowclip_merlin import addresses
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.figures import FigureFile, read_figure
-from cowclip_merlin.experiments.files import experiment_names, load_experiment
+from cowclip_merlin.experiments.files import experiment_names, load_experiment, natural_order
 from cowclip_merlin.experiments.report.verdicts import (
     MINUS,
     count_verdicts,
@@ -99,16 +98,6 @@ def read_results_folder(path: str | Path) -> ResultsFolder:
 def _files(folder: Path, *patterns: str) -> list[Path]:
     found = [file for pattern in patterns for file in folder.glob(pattern)]
     return sorted(found, key=lambda file: natural_order(file.stem))
-
-
-def natural_order(name: str) -> tuple[object, ...]:
-    """Return a sort key: the paper's tables and figures first, by their numbers.
-
-    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural_order)
-    ['table2', 'table10', 'figure3', 'updates']
-    """
-    group = [name.startswith("table"), name.startswith("figure"), True].index(True)
-    return group, *addresses.natural_order(name)
 
 
 def _versions(runs: Iterable[Result | ReplayResult]) -> str:
