@@ -287,20 +287,6 @@ def write_results(folder: str | Path, results: Iterable[Result]) -> None:
     write_rows(Path(folder) / RESULTS_CSV, results, Result)
 
 
-def append_result(folder: str | Path, result: Result) -> None:
-    """Add one run; replace an earlier run with the same hash.
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> append_result(folder, example_result())
-    >>> append_result(folder, example_result(auc=0.79))
-    >>> [r.auc for r in read_results(folder)]
-    [0.79]
-    """
-    kept = [r for r in read_results(folder) if r.config_hash != result.config_hash]
-    write_results(folder, [*kept, result])
-
-
 def check_results_folder(out: Path) -> None:
     """Refuse a path that is a file, prepared data or a run.
 

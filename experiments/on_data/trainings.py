@@ -28,7 +28,7 @@ from cowclip_merlin.experiments.on_data.plan import (
 )
 from cowclip_merlin.experiments.results import (
     Result,
-    append_result,
+    append_rows,
     read_results,
     read_tuned,
 )
@@ -303,7 +303,7 @@ class TrainingRuns(Runs):
     def make(self, run: PlannedRun) -> str:
         """Train, also from a checkpoint; return the scores and the speed."""
         result = self._train(run)
-        append_result(self.session.out, result)
+        append_rows(self.session.out / RESULTS_CSV, [result])
         self._remove_checkpoints(result)  # only now: training cannot resume from half of them
         if result.status != "done":
             return f"{result.run_id}: {result.status}"

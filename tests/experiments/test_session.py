@@ -106,7 +106,7 @@ def killed(folder, result=None):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "end"), [("shutil", SimpleNamespace(rmtree=killed)), ("append_result", killed)]
+    ("name", "end"), [("shutil", SimpleNamespace(rmtree=killed)), ("append_rows", killed)]
 )
 def test_killed_after_the_last_step_of_a_run(made, mine, data, tmp_path, monkeypatch, name, end):
     out = tmp_path / "results"
