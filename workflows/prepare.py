@@ -139,7 +139,7 @@ def _prepare_here(settings: PrepareSettings) -> PreparedData:
             if aside.exists() and not target.exists():
                 aside.rename(target)
             raise
-    return replace(prepared, path=out)
+    return prepared
 
 
 class _Written(NamedTuple):
@@ -399,7 +399,18 @@ class _Preparation:
         write_json(self.data / DATASET, description)
         for name in ingest.rows:
             write_schema(self.data / name, self.log_format, statistics)
-        return PreparedData.load(self.data)
+        description = json.loads(json.dumps(description))  # as `PreparedData.load` reads it
+        known = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
+        return PreparedData(
+            path=self.settings.out,
+            log_format=self.log_format,
+            recipe=self.recipe,
+            statistics=statistics,
+            description=description,
+            baseline=self.base.baseline if self.like else found,
+            counts=written.counts,
+            **{name: description[name] for name in known},
+        )
 
     def _tell(self, prepared: PreparedData, ingest: Ingest) -> None:
         """Print what was read and written."""

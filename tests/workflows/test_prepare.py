@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, reference_ids
 
 import cowclip_merlin as cc
+from cowclip_merlin.recipe import rule_words
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.ingest import Split, is_test
@@ -65,6 +67,15 @@ def test_a_prepared_folder_is_shown_in_a_line(data):
     prepared = PreparedData.load(data)
     path, rows, clicks = prepared.path, prepared.rows, prepared.clicks
     assert repr(prepared) == f"PreparedData(path={path!r}, rows={rows}, clicks={clicks})"
+
+
+def test_prepare_knows_what_it_wrote_without_reading_it(log, tmp_path):
+    data = make(log, tmp_path / "data")
+    loaded = PreparedData.load(data.path)
+    assert (data, data.description) == (loaded, loaded.description)
+    words = rule_words(loaded)
+    shutil.rmtree(data.path)
+    assert rule_words(data) == words != ""
 
 
 def test_counts_and_both_ways_of_reading_them(log, data):

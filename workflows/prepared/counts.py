@@ -266,9 +266,11 @@ def read_counts(
         return pq.read_table(file, columns=list(columns))
 
 
-def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
-    """Return how often each value of a field occurs in the fitted rows, in descending order."""
-    return read_counts(data, field, ["count"])["count"].to_numpy()[len(SPECIAL) :]
+def frequencies(data: PreparedData, table: str) -> npt.NDArray[np.int64]:
+    """Return how often each value of a table occurs in the fitted rows, in descending order."""
+    if data.counts is not None:  # `prepare` has just written them
+        return data.counts[table]
+    return read_counts(data, table, ["count"])["count"].to_numpy()[len(SPECIAL) :]
 
 
 def value_to_id(data: PreparedData, field: str) -> dict[str, int]:

@@ -21,6 +21,7 @@ from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.changes import Baseline
+from cowclip_merlin.workflows.prepared.counts import FieldCounts
 from cowclip_merlin.workflows.prepared.row_numbers import ROWS
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
@@ -69,6 +70,8 @@ class PreparedData:
         description: the full content of `dataset.json`.
         checksums: file -> checksum that `prepare` wrote.
         baseline: what the rows are like; with `like`, those of the other folder.
+        counts: how often each value came, by table, as `prepare` has written them; None if the
+            folder was loaded, as `read_counts` tells.
     """
 
     path: Path
@@ -82,6 +85,7 @@ class PreparedData:
     description: Mapping[str, Json] = field(repr=False)
     checksums: Mapping[str, str] = field(repr=False)
     baseline: Baseline = field(repr=False)
+    counts: FieldCounts | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str | Path | Address) -> PreparedData:
