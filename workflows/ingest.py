@@ -27,8 +27,12 @@ from cowclip_merlin.workflows.prepared.row_numbers import RowNumbers
 from cowclip_merlin.workflows.raw.file_formats import PARQUET, TEXT, format_of, write_staged
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine
-from cowclip_merlin.workflows.raw.readers import open_parquet, read_rows, staged_columns
-from cowclip_merlin.workflows.raw.reading_bar import ReadingBar
+from cowclip_merlin.workflows.raw.readers import (
+    open_parquet,
+    read_rows,
+    reading_bar,
+    staged_columns,
+)
 from cowclip_merlin.workflows.raw.text_lines import count_lines
 from cowclip_merlin.workflows.raw.values.multi_values import beyond
 
@@ -245,17 +249,16 @@ class Ingest:
             Threads(cpu_threads()) as threads,
             Threads(1) as other,
             self.numbers.writing(),
-            ReadingBar([file for _, file in every]) as bar,
+            reading_bar([file for _, file in every]) as bar,
         ):
             for split, file in every:
                 self._first.setdefault(split, self.total)
                 digests.append(hashlib.sha256())
-                how = {"coded": self._encoder is not None, "digest": bar.digest(digests[-1])}
+                how = {"coded": self._encoder is not None, "digest": digests[-1], "bar": bar}
                 for parsed in read_rows(file, self._format, self._block_bytes, threads, **how):
                     if self.total == 0:
                         other.start(meanwhile)
                     self._add(parsed, file, split, lines, threads)
-                    bar.add(file, parsed)
                 if format_of(file) == PARQUET:  # which is not read in order
                     other.start(_hash_file, file, digests[-1])
             threads.finish()

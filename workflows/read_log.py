@@ -21,8 +21,12 @@ from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
 from cowclip_merlin.workflows.raw.frames import Frame, parts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, Quarantine, checked_rows
-from cowclip_merlin.workflows.raw.readers import check_input_files, read_rows, staged_columns
-from cowclip_merlin.workflows.raw.reading_bar import ReadingBar
+from cowclip_merlin.workflows.raw.readers import (
+    check_input_files,
+    read_rows,
+    reading_bar,
+    staged_columns,
+)
 from cowclip_merlin.workflows.raw.text_lines import read_blocks
 
 if TYPE_CHECKING:
@@ -88,13 +92,12 @@ class LogReader:
     def files(self, files: Sequence[FilePath]) -> Iterator[RawRows]:
         """Read files: plain or compressed text, JSON lines, or parquet."""
         check_input_files(files)
-        with Threads(1) as threads, ReadingBar(files) as bar:
+        with Threads(1) as threads, reading_bar(files) as bar:
             for file in files:
                 columns = self._text_format(file) if format_of(file) == TEXT else self._format
-                how = {"keep": self._keep, "digest": bar.digest()}
+                how = {"keep": self._keep, "bar": bar}
                 for parsed in read_rows(file, columns, BLOCK_BYTES, threads, **how):
                     yield from self._pieces([parsed], file)
-                    bar.add(file, parsed)
         self.damaged.check(files[-1], self.total, at_end=True)
         if self.total == self.damaged.count:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")

@@ -100,7 +100,7 @@ def test_the_bar_of_reading_ends_with_the_files(log, tmp_path, monkeypatch, kind
         bars.append(tqdm(**{"total": total, **given, "file": io.StringIO()}))
         return bars[-1]
 
-    monkeypatch.setattr("cowclip_merlin.workflows.raw.reading_bar.progress", shown)
+    monkeypatch.setattr("cowclip_merlin.workflows.raw.readers.progress", shown)
     given = {"kind": "table", "label": "y", "categorical": ("a",), "partition_mb": 0.004}
     prepare(PrepareSettings(files=(tmp_path / f"log.{kind}",), out=tmp_path / "DATA", **given))
     (bar,) = bars

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
@@ -16,6 +15,8 @@ from cowclip_merlin.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Told: TypeAlias = Callable[[bytes], object]
+"""What gets the bytes of a file as they are read, such as a digest's `update`."""
 COMPRESSED_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Ends of the names of compressed text -> the compression."""
 PARQUET, JSON_LINES, TEXT = "parquet", "JSON lines", "text"
@@ -57,18 +58,19 @@ def format_of(file: FilePath) -> str:
     return JSON_LINES if suffixes and suffixes[-1] in _JSON_SUFFIXES else TEXT
 
 
-class _Hashed(io.RawIOBase):
-    """A file whose bytes go to a digest as they are read, in order."""
+class _Told(io.RawIOBase):
+    """A file that tells its bytes as they are read, in order."""
 
-    def __init__(self, file: IO[bytes], digest: hashlib._Hash) -> None:
-        self._file, self._digest = file, digest
+    def __init__(self, file: IO[bytes], told: Sequence[Told]) -> None:
+        self._file, self._told = file, told
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        self._digest.update(data)
+        for tell in self._told:
+            tell(data)
         return data
 
     def close(self) -> None:
@@ -76,8 +78,13 @@ class _Hashed(io.RawIOBase):
         super().close()
 
 
-def open_text(file: FilePath, digest: hashlib._Hash | None = None) -> IO[bytes] | pa.NativeFile:
-    """Open plain or compressed text for reading bytes; read it with `read_bytes`."""
+def open_text(file: FilePath, told: Sequence[Told] = ()) -> IO[bytes] | pa.NativeFile:
+    """Open plain or compressed text for reading bytes; read it with `read_bytes`.
+
+    Args:
+        file: of text.
+        told: get the bytes of the file, compressed if it is.
+    """
     if not file.is_file():
         raise InputError(f"{file}: no such file; check the path")
     with file.open("rb") as raw:  # an address asks its store for each file that is opened
@@ -93,7 +100,7 @@ def open_text(file: FilePath, digest: hashlib._Hash | None = None) -> IO[bytes] 
         what, remedy = found[0]
         raise InputError(f"{file}: is {what}, not text; {remedy}")
     raw = file.open("rb")
-    return _unpacked(raw if digest is None else _Hashed(raw, digest), kind)
+    return _unpacked(_Told(raw, told) if told else raw, kind)
 
 
 def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: FilePath) -> bytes:

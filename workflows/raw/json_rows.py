@@ -6,7 +6,6 @@ a line is bad depends on this line alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -16,6 +15,7 @@ import numpy as np
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Json, JsonObject
+from cowclip_merlin.workflows.raw.file_formats import Told
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows, checked, damage_of
 from cowclip_merlin.workflows.raw.text_lines import Block, read_blocks
@@ -31,11 +31,11 @@ def read_json_rows(
     block_bytes: int,
     *,
     keep: Sequence[str] = (),
-    digest: hashlib._Hash | None = None,
+    told: Sequence[Told] = (),
 ) -> Iterator[ParsedRows]:
     """Read and parse the file block by block."""
     reader = _Reader(file, log_format, keep)
-    for block in read_blocks(file, block_bytes, digest):
+    for block in read_blocks(file, block_bytes, told):
         yield reader.parse(block)
 
 

@@ -9,11 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.addresses import FilePath
+from cowclip_merlin.addresses import FilePath, size_of
 from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.workflows.parallel import Threads
-from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, format_of
+from cowclip_merlin.workflows.raw.file_formats import JSON_LINES, PARQUET, Told, format_of
 from cowclip_merlin.workflows.raw.json_rows import first_values, read_json_rows
 from cowclip_merlin.workflows.raw.log_format import EVENTS, TAB, TABLE, LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows, checked_rows
@@ -23,6 +24,7 @@ from cowclip_merlin.workflows.raw.values.multi_values import vector_length
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tqdm import tqdm
 
 SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns
@@ -40,6 +42,14 @@ def check_input_files(files: Sequence[FilePath]) -> None:
         raise InputError(f"{file}: no such file; check the path")
 
 
+def reading_bar(files: Sequence[FilePath]) -> tqdm:
+    """Return a bar of the bytes that `read_rows` reads of some files, which tells the time left."""
+    bar = progress(desc="read", unit="B", unit_scale=True, unit_divisor=1024)
+    if not bar.disable:  # a size at an address is a request
+        bar.total = sum(map(size_of, files))
+    return bar
+
+
 def read_rows(
     file: FilePath,
     log_format: LogFormat,
@@ -49,16 +59,30 @@ def read_rows(
     coded: bool = False,
     keep: Sequence[str] = (),
     digest: hashlib._Hash | None = None,
+    bar: tqdm | None = None,
 ) -> Iterator[ParsedRows]:
-    """Read and check a file of any kind in blocks."""
+    """Read and check a file of any kind in blocks.
+
+    Args:
+        file: to read.
+        log_format: its columns.
+        block_bytes: of text to read at a time.
+        threads: parse blocks of text.
+        coded: whether texts of ids get a dictionary.
+        keep: columns to return as they are, too.
+        digest: gets the bytes of a file that is read in order: text or JSON lines.
+        bar: of `reading_bar`.
+    """
     kind = format_of(file)
+    told = [] if digest is None else [digest.update]
+    told += [] if bar is None else [lambda data: bar.update(len(data))]
     if kind == JSON_LINES:
-        return read_json_rows(file, log_format, block_bytes, keep=keep, digest=digest)
+        return read_json_rows(file, log_format, block_bytes, keep=keep, told=told)
     if kind == PARQUET:
         of_vectors = 16 * sum(log_format.vectors.values())  # bytes, with their copies
         rows = max(1, block_bytes // (256 + of_vectors))
-        return read_parquet_rows(file, log_format, rows, keep=keep)
-    how = {"coded": coded, "digest": digest}
+        return read_parquet_rows(file, log_format, rows, keep=keep, bar=bar)
+    how = {"coded": coded, "told": told}
     return read_text_rows(file, log_format.of_file(file), block_bytes, threads, **how)
 
 
@@ -69,10 +93,10 @@ def read_text_rows(
     threads: Threads | None = None,
     *,
     coded: bool = False,
-    digest: hashlib._Hash | None = None,
+    told: Sequence[Told] = (),
 ) -> Iterator[ParsedRows]:
     """Read and parse the file block by block."""
-    blocks = read_blocks(file, block_bytes, digest)
+    blocks = read_blocks(file, block_bytes, told)
     block = next(blocks)
     if log_format.header:
         line, _, rest = block.text.partition(b"\n")
@@ -190,6 +214,7 @@ def read_parquet_rows(
     *,
     printed: Container[str] = (),
     keep: Sequence[str] = (),
+    bar: tqdm | None = None,
 ) -> Iterator[ParsedRows]:
     """Read the file in blocks of at most `rows` rows."""
     import pyarrow as pa
@@ -198,7 +223,8 @@ def read_parquet_rows(
     names = list(dict.fromkeys((*log_format.columns, *keep)))
     check_columns(parquet.schema_arrow.names, names, file)
     columns = [replace(c, printed=True) if c.name in printed else c for c in log_format.sources]
-    start = 0
+    start, shown = 0, bar is not None and not bar.disable
+    of_row = size_of(file) / max(parquet.metadata.num_rows, 1) if shown else 0
     for batch in _batches(parquet, file, rows, names):
         parsed = checked_rows(pa.Table.from_batches([batch]), columns, file, start)
         if keep:
@@ -206,6 +232,8 @@ def read_parquet_rows(
             parsed = replace(parsed, kept=pa.Table.from_batches([kept]))
         yield parsed
         start += batch.num_rows
+        if shown:
+            bar.update(int(of_row * batch.num_rows))
 
 
 def check_columns(found: Sequence[str], names: Iterable[str], file: FilePath) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
+from cowclip_merlin.workflows.raw.file_formats import Told, open_text, read_bytes
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import (
     NOT_READABLE,
@@ -54,13 +53,13 @@ class Block:
         return self.text.count(b"\n")
 
 
-def read_blocks(file: FilePath, size: int, digest: hashlib._Hash | None = None) -> Iterator[Block]:
+def read_blocks(file: FilePath, size: int, told: Sequence[Told] = ()) -> Iterator[Block]:
     """Read the file in blocks of about `size` bytes that end at the end of a line.
 
-    Blank lines at the end of the file do not count. `digest` gets the bytes of the file.
+    Blank lines at the end of the file do not count. `told` get the bytes of the file.
     """
     line, rest, start = 1, b"", True
-    with open_text(file, digest) as stream:
+    with open_text(file, told) as stream:
         while True:
             text = rest + read_bytes(stream, size, file)
             if len(text) == len(rest):
