@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +97,7 @@ class LogReader:
                 columns = self._text_format(file) if format_of(file) == TEXT else self._format
                 how = {"keep": self._keep, "bar": bar}
                 for parsed in read_rows(file, columns, BLOCK_BYTES, threads, **how):
-                    yield from self._pieces([parsed], file)
+                    yield self._rows(parsed, file)
         self.damaged.check(files[-1], self.total, at_end=True)
         if self.total == self.damaged.count:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
@@ -111,28 +111,22 @@ class LogReader:
             for bad in parsed.bad:
                 row = f"row {bad.line - 1}, counted from 0"
                 raise InputError(f"the frame: {row}: {bad.reason}; repair this row")
-            yield from self._pieces([parsed], Path("the frame"))
+            yield self._rows(parsed, Path("the frame"))
 
-    def _pieces(self, found: Iterable[ParsedRows], file: FilePath) -> Iterator[RawRows]:
-        """Count the rows of each part; check how many are damaged."""
-        for parsed in found:
-            self._check(parsed, file)
-            kept = parsed.kept
-            if kept is None:
-                kept = parsed.table.select(self._keep)
-            yield RawRows(
-                table=staged_columns(parsed.table, self._format, self.whole_floats, coded=False),
-                kept=kept,
-                positions=parsed.positions.astype(np.int64) + self.total,
-            )
-            self.total += parsed.lines
-
-    def _check(self, parsed: ParsedRows, file: FilePath) -> None:
+    def _rows(self, parsed: ParsedRows, file: FilePath) -> RawRows:
+        """Return the next rows, and count them; check how many are damaged."""
         if self._strict and parsed.bad:
             first = parsed.bad[0]
             raise InputError(f"{first.file}:{first.line}: {first.reason}; repair this row")
+        start, self.total = self.total, self.total + parsed.lines
         self.damaged.add(parsed.bad)
-        self.damaged.check(file, self.total + parsed.lines)
+        self.damaged.check(file, self.total)
+        kept = parsed.table.select(self._keep) if parsed.kept is None else parsed.kept
+        return RawRows(
+            table=staged_columns(parsed.table, self._format, self.whole_floats, coded=False),
+            kept=kept,
+            positions=parsed.positions.astype(np.int64) + start,
+        )
 
     def _text_format(self, file: FilePath) -> LogFormat:
         """Return the format to parse a text file: columns to keep are text, too."""

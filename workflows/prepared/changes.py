@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.types import Array, ArrowColumn
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.nvtabular_graph import Statistics, filled
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -112,48 +112,39 @@ class ValueCounts:
 
     def add(self, table: pa.Table, rows: npt.NDArray[np.bool_] | None = None) -> None:
         """Count rows of a table with the columns of `staged_columns`."""
+        import pyarrow.compute as pc
+
         missing: dict[str, int] = {}
         outside: dict[str, int] = {}
         extremes: dict[str, tuple[float, ...]] = {}
+        given = np.ones(len(table), bool) if rows is None else rows
         for name in (*self._format.categorical, *self._format.continuous):
-            without = _without_value(table[name], lists=name in self._format.multi)
-            missing[name] = _count(without, rows)
+            column = table[name]
+            if name in self._format.multi:
+                without = np.asarray(pc.list_value_length(column)) == 0
+            else:
+                without = np.asarray(column.is_null())
+            missing[name] = int(np.count_nonzero(without & given))
             if name not in self._format.continuous:
                 continue
-            used = ~without if rows is None else rows & ~without
+            used = given & ~without
             if self._ranges is not None:
-                numbers = filled(table[name], log=self._log)
+                numbers = filled(column, log=self._log)
                 low, high = (x[name] for x in (self._ranges.minimum, self._ranges.maximum))
-                outside[name] = _count((numbers < low) | (numbers > high), used)
-            elif not self._log:
-                numbers = np.asarray(table[name])[used]
-                extremes |= {name: _ends(numbers)} if len(numbers) else {}
+                beyond = (numbers < low) | (numbers > high)
+                outside[name] = int(np.count_nonzero(beyond & used))
+            elif not self._log and used.any():
+                numbers = np.asarray(column)[used]
+                low, high = numbers.min(), numbers.max()
+                inner = numbers[(numbers > low) & (numbers < high)]
+                extremes[name] = low, *((inner.min(), inner.max()) if len(inner) else ()), high
         with self._lock:
-            self.rows += len(table) if rows is None else int(rows.sum())
+            self.rows += int(np.count_nonzero(given))
             self.missing.update(missing)
             self.outside.update(outside)
             for name, ends in extremes.items():
                 every = np.unique([*ends, *self.extremes.get(name, ())]).tolist()
                 self.extremes[name] = Extremes(every[0], every[:2][-1], every[-2:][0], every[-1])
-
-
-def _count(which: Array, rows: Array | None) -> int:
-    return int(np.count_nonzero(which if rows is None else which & rows))
-
-
-def _without_value(column: ArrowColumn, *, lists: bool) -> npt.NDArray[np.bool_]:
-    import pyarrow.compute as pc
-
-    if lists:
-        return np.asarray(pc.list_value_length(column)) == 0
-    return np.asarray(column.is_null()) if column.null_count else np.zeros(len(column), bool)
-
-
-def _ends(numbers: Array) -> tuple[float, ...]:
-    """Return the two smallest and the two largest different numbers, or fewer if there are."""
-    low, high = numbers.min(), numbers.max()
-    inner = numbers[(numbers > low) & (numbers < high)]
-    return (low, high) if not len(inner) else (low, inner.min(), inner.max(), high)
 
 
 def warn_of_changes(counts: ValueCounts, data: PreparedData) -> None:

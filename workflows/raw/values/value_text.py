@@ -251,39 +251,30 @@ def whole_texts(column: ArrowColumn) -> tuple[ArrowColumn, str]:
     (['a', '47', None, '47'], ['a', '47'], '47.0')
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if isinstance(column, pa.ChunkedArray):
         found = [whole_texts(chunk) for chunk in column.chunks]
         first = next((text for _, text in found if text), "")
         chunks = [chunk for chunk, _ in found]
         return (pa.chunked_array(chunks, column.type) if first else column), first
-    if pa.types.is_dictionary(column.type):
-        return _of_dictionary(column)
     if pa.types.is_list(column.type):
         values, first = whole_texts(column.values)
         return (pa.ListArray.from_arrays(column.offsets, values) if first else column), first
-    return _of_texts(column)
-
-
-def _of_dictionary(column: pa.DictionaryArray) -> tuple[pa.DictionaryArray, str]:
-    import pyarrow as pa
-
-    texts, first = whole_texts(column.dictionary)
-    if not first:
+    coded = pa.types.is_dictionary(column.type)
+    texts = column.dictionary if coded else column
+    if not _has_point_zero(texts):
         return column, ""
-    again = texts.dictionary_encode()  # two texts may have become one
+    whole = pc.replace_substring_regex(texts, WHOLE_FLOAT, DIGITS)
+    place = pc.index(pc.not_equal(whole, texts), True).as_py()
+    if place < 0:
+        return column, ""
+    first = texts[place].as_py()
+    if not coded:
+        return whole, first
+    again = whole.dictionary_encode()  # two texts may have become one
     codes = again.indices.take(column.indices)
     return pa.DictionaryArray.from_arrays(codes, again.dictionary), first
-
-
-def _of_texts(column: pa.StringArray) -> tuple[pa.StringArray, str]:
-    import pyarrow.compute as pc
-
-    if not _has_point_zero(column):
-        return column, ""
-    whole = pc.replace_substring_regex(column, WHOLE_FLOAT, DIGITS)
-    place = pc.index(pc.not_equal(whole, column), True).as_py()
-    return (column, "") if place < 0 else (whole, column[place].as_py())
 
 
 def _has_point_zero(column: pa.StringArray) -> bool:
