@@ -17,13 +17,11 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.checks import near
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import Array
-from cowclip_merlin.workflows.raw.count_values import count_values
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
-from cowclip_merlin.workflows.raw.first_rows import first_rows, separator_with
+from cowclip_merlin.workflows.raw.first_look import count_values, first_rows, separator_with
 from cowclip_merlin.workflows.raw.log_format import TABLE, LogFormat, separator_of
 from cowclip_merlin.workflows.raw.readers import check_input_files
 from cowclip_merlin.workflows.raw.values.numbers import read_numbers
-from cowclip_merlin.workflows.raw.values.times import times_of_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -278,6 +276,8 @@ def _kind_of_lists(values: pa.ChunkedArray) -> Kind:
 def _kind_of_texts(name: str, texts: pa.ChunkedArray) -> Kind:
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from cowclip_merlin.workflows.raw.made_columns import times_of_values
 
     unique = texts.unique()
     if not len(unique):

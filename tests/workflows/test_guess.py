@@ -116,7 +116,7 @@ def test_all_rows_decide_whether_a_column_has_one_value_a_row(tmp_path):
 
 def test_many_values_are_counted_by_a_share_of_their_hashes(tmp_path, monkeypatch):
     """As `test_all_rows_decide` does, but of a log with more values than are kept."""
-    monkeypatch.setattr("cowclip_merlin.workflows.raw.count_values.HASHES", 5000)
+    monkeypatch.setattr("cowclip_merlin.workflows.raw.first_look.HASHES", 5000)
     users = np.tile(np.arange(60_000), 2)
     frame = pd.DataFrame({"y": users % 2, "user": users, "row": np.arange(120_000), "one": 1})
     frame.to_csv(tmp_path / "log.csv", index=False)
