@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows.encoder import Part
@@ -37,6 +38,24 @@ Ranges = dict[str, tuple[float, float]]
 """Continuous column -> smallest and largest value."""
 _MERGED_AT_ONCE = 8
 """Partitions whose counts one task adds up."""
+
+
+def check_columns(log_format: LogFormat) -> None:
+    """Refuse columns that a GPU does not prepare."""
+    multi, vectors = (
+        f"{min(names, default='')!r}" for names in (log_format.multi, log_format.vectors)
+    )
+    labels = ", ".join(log_format.labels)
+    found = {
+        f"column {multi} has several values per row, which a GPU does not prepare": (
+            log_format.multi
+        ),
+        f"column {vectors} has vectors, which a GPU does not prepare": log_format.vectors,
+        f"labels {labels}: a GPU prepares one label of 0 and 1": log_format.float_labels,
+    }
+    for words, wrong in found.items():
+        if wrong:
+            raise InputError(f"{words}; use `device` cpu")
 
 
 def fit_vocabularies(

@@ -7,9 +7,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cowclip_merlin import compat
@@ -33,32 +32,24 @@ def cpu_threads() -> int:
     return min(cores or 1, _MOST_THREADS)
 
 
-class Threads:
+class Threads(ThreadPoolExecutor):
     """Threads that work on partitions while the caller reads the next ones.
 
-    The caller waits if the threads are behind, so the number of partitions in memory is bounded.
+    The caller waits if the threads are behind, so the number of partitions in memory is bounded. At
+    the end of a `with` block, calls that wait are canceled.
 
     Args:
         count: number of threads.
     """
 
     def __init__(self, count: int) -> None:
+        super().__init__(count)
         self._count = count
-        self._pool = ThreadPoolExecutor(count)
         self._started: deque[Future[Any]] = deque()
 
-    def __enter__(self) -> Threads:
-        """Return the threads themselves."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Wait for the calls that run; cancel those that wait."""
-        self._pool.shutdown(cancel_futures=True)
+        self.shutdown(cancel_futures=True)
 
     def in_order(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -71,7 +62,7 @@ class Threads:
         """
         ahead: deque[Future[Result]] = deque()
         for item in items:
-            ahead.append(self._pool.submit(function, item))
+            ahead.append(self.submit(function, item))
             if len(ahead) > self._count:
                 yield ahead.popleft().result()
         for result in ahead:
@@ -81,7 +72,7 @@ class Threads:
         """Call a function on a thread; wait first if as many calls as threads are not done."""
         while len(self._started) >= self._count:
             self._started.popleft().result()
-        self._started.append(self._pool.submit(function, *arguments))
+        self._started.append(self.submit(function, *arguments))
 
     def finish(self) -> None:
         """Wait for all calls that were started."""
@@ -104,41 +95,35 @@ def use_gpu(device: str) -> bool:
     return not missing
 
 
-def clear_category_cache() -> None:
-    """Clear NVTabular's cache, so that every worker reads `categories/` again.
-
-    A process that has not imported Merlin has none, and no client of a cluster.
-    """
-    if "merlin.io" not in sys.modules:
-        return
-    from merlin.core.utils import global_dask_client
-    from merlin.io.worker import clean_worker_cache
-
-    client = global_dask_client()
-    if client:
-        client.run(_clear_worker_cache)
-    else:
-        with suppress(KeyError):  # the cache is still empty
-            clean_worker_cache("cats")
-
-
 def _clear_worker_cache(dask_worker: Worker) -> None:
     getattr(dask_worker, "worker_cache", {}).pop("cats", None)
 
 
 @contextmanager
 def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
-    """Run the block with Dask on the given scheduler or the GPUs; with neither, without Dask."""
-    if scheduler is not None:
-        compat.nvtabular()  # whose cache on the workers `clear_category_cache` clears
-        with connect(scheduler):
-            yield
-    elif gpu:
-        from dask_cuda import LocalCUDACluster
-        from distributed import Client
+    """Run the block with Dask on the given scheduler or the GPUs; with neither, without Dask.
 
-        compat.nvtabular()
-        with LocalCUDACluster(dashboard_address=_DASHBOARD) as workers, Client(workers):
-            yield
-    else:
+    NVTabular's caches are cleared first: they may hold vocabularies of an earlier folder of this
+    name. A process that has not imported Merlin has none, and no client of a cluster.
+    """
+    with ExitStack() as stack:
+        if scheduler is not None:
+            compat.nvtabular()
+            stack.enter_context(connect(scheduler))
+        elif gpu:
+            from dask_cuda import LocalCUDACluster
+            from distributed import Client
+
+            compat.nvtabular()
+            workers = stack.enter_context(LocalCUDACluster(dashboard_address=_DASHBOARD))
+            stack.enter_context(Client(workers))
+        if "merlin.io" in sys.modules:
+            from merlin.core.utils import global_dask_client
+            from merlin.io.worker import clean_worker_cache
+
+            if client := global_dask_client():
+                client.run(_clear_worker_cache)
+            else:
+                with suppress(KeyError):  # the cache is still empty
+                    clean_worker_cache("cats")
         yield

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,18 +32,11 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import write_parquet
 from cowclip_merlin.system.console import phase
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder, write_json
-from cowclip_merlin.system.folders import RESULTS, holds, inside
 from cowclip_merlin.system.machine import versions
 from cowclip_merlin.workflows.encoder import Encoder, Part, write_parts
 from cowclip_merlin.workflows.ingest import Ingest, Split
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
-from cowclip_merlin.workflows.parallel import (
-    Threads,
-    clear_category_cache,
-    cpu_threads,
-    dask_cluster,
-    use_gpu,
-)
+from cowclip_merlin.workflows.parallel import Threads, cpu_threads, dask_cluster, use_gpu
 from cowclip_merlin.workflows.prepare_settings import OWN_SPLITS, PrepareSettings
 from cowclip_merlin.workflows.prepared.changes import (
     Baseline,
@@ -67,11 +59,18 @@ from cowclip_merlin.workflows.prepared.folder import (
     FORMAT_VERSION,
     SPLITS,
     PreparedData,
+    check_base_apart,
+    check_target,
     in_order,
     meaning,
+    recorded,
     write_schema,
 )
-from cowclip_merlin.workflows.prepared.hugectr import write_lists, write_slot_sizes
+from cowclip_merlin.workflows.prepared.hugectr import (
+    check_of_hugectr,
+    write_lists,
+    write_slot_sizes,
+)
 from cowclip_merlin.workflows.prepared.report import draw_frequencies, summary
 from cowclip_merlin.workflows.prepared.row_numbers import ROWS, RowNumbers
 from cowclip_merlin.workflows.raw.log_format import LogFormat
@@ -116,20 +115,35 @@ def _prepare_here(settings: PrepareSettings) -> PreparedData:
         shown = str(out).encode("utf-8", "backslashreplace").decode()
         raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
     target = out.resolve()  # a symbolic link stays; its target is replaced
-    _check_base_apart(settings)
+    check_base_apart(settings)
     clear_leftovers(target)
-    _check_target(settings)
+    check_target(settings)
     base = None if settings.base is None else PreparedData.load(settings.base)
     log_format = settings.log_format() if base is None else settings.log_format_like(base)
     split = settings.make_split() if settings.like is None else None
     gpu = use_gpu(settings.device)
-    settings.refuse_unsupported(log_format, gpu=gpu)
+    if gpu:
+        from cowclip_merlin.workflows.gpu_graph import check_columns
+
+        check_columns(log_format)
+    if settings.hugectr:
+        check_of_hugectr(log_format)
     check_input_files(settings.all_files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
     log_format = log_format if base else with_vector_lengths(log_format, settings.files)
     with work_folder(target) as work:
-        prepared = _Preparation(settings, base, log_format, split, work, gpu).run()
+        prepared = _Preparation(
+            settings=settings,
+            base=base,
+            log_format=log_format,
+            split=split,
+            work=work,
+            data=work / "data",
+            gpu=gpu,
+            like=settings.like is not None,
+            recipe=settings.recipe if base is None else base.recipe,
+        ).run()
         aside = work / "replaced"
         try:
             if settings.overwrite and target.exists():
@@ -158,7 +172,7 @@ class _Written(NamedTuple):
     checksums: dict[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Preparation:
     """What one call makes of its settings.
 
@@ -167,8 +181,11 @@ class _Preparation:
         base: the folder of `like` or `extend`.
         log_format: columns of the log.
         split: how to split the rows; None with `like`.
-        work: gets the folder `data`, and what only this call reads.
+        work: folder for what only this call reads.
+        data: the folder to make.
         gpu: whether to prepare on a GPU.
+        like: whether the ids are those of `base`, and all rows are test rows.
+        recipe: how to transform the columns.
     """
 
     settings: PrepareSettings
@@ -176,31 +193,16 @@ class _Preparation:
     log_format: LogFormat
     split: Split | None
     work: Path
+    data: Path
     gpu: bool
-
-    @property
-    def data(self) -> Path:
-        """The folder to make."""
-        return self.work / "data"
-
-    @property
-    def like(self) -> bool:
-        """Whether the ids are those of `base`, and all rows are test rows."""
-        return self.settings.like is not None
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """How to transform the columns."""
-        return self.settings.recipe if self.base is None else self.base.recipe
-
-    @cached_property
-    def ids(self) -> Path | None:
-        """Folder for the id of each code; None if codes are ids, or rows are text for a GPU."""
-        return None if self.gpu or self.like else self.work / "ids"
+    like: bool
+    recipe: Recipe
 
     def run(self) -> PreparedData:
         """Read the rows, write the vocabularies, then the rows with their ids; describe them."""
         self.data.mkdir()
+        # The id of each code. On a GPU, rows are text; with `like`, codes are ids.
+        ids = None if self.gpu or self.like else self.work / "ids"
         tables = self.log_format.tables if self.like else ()
         known = {name: Vocabulary.read(self.base.path / "categories", name) for name in tables}
         texts = {name: each.kept["value"] for name, each in known.items()} if self.like else None
@@ -220,13 +222,12 @@ class _Preparation:
         ):
             if self.gpu:
                 rows.count(ingest.files)
-            written = self._write_vocabularies(rows, known)
+            written = self._write_vocabularies(rows, known, ids)
             statistics = self._statistics(written.counts, rows, ingest)
             (self.data / "figures").mkdir()
             figure = self.data / "figures" / "ids_by_frequency.svg"
             drawing.start(draw_frequencies, written.counts, figure)
-            clear_category_cache()  # workers may hold those of an earlier folder of this name
-            parts = self._write_parts(rows, ingest, statistics)
+            parts = self._write_parts(rows, ingest, statistics, ids)
             drawing.finish()
         found = self._baseline(ingest, parts)
         prepared = self._describe(ingest, written, statistics, parts, found)
@@ -267,10 +268,10 @@ class _Preparation:
         return ingest
 
     def _write_vocabularies(
-        self, rows: Encoder | GpuRows, known: Mapping[str, Vocabulary]
+        self, rows: Encoder | GpuRows, known: Mapping[str, Vocabulary], ids: Path | None
     ) -> _Written:
         """Write the vocabularies of all tables, and the id of each code if there is a folder."""
-        data, ids, threshold = self.data, self.ids, self.recipe.freq_threshold
+        data, threshold = self.data, self.recipe.freq_threshold
         for folder in filter(None, (data / "categories", data / "counts", ids)):
             folder.mkdir()
 
@@ -320,7 +321,7 @@ class _Preparation:
         )
 
     def _write_parts(
-        self, rows: Encoder | GpuRows, ingest: Ingest, statistics: Statistics
+        self, rows: Encoder | GpuRows, ingest: Ingest, statistics: Statistics, ids: Path | None
     ) -> dict[Path, Part]:
         """Write the staged rows with their ids; return what each file has."""
         data, log_format, hugectr = self.data, self.log_format, self.settings.hugectr
@@ -332,7 +333,7 @@ class _Preparation:
             parts = rows.write_parts(to, statistics, data, hugectr=hugectr)
         else:
             how = {"hugectr": hugectr, "on_cluster": self.settings.scheduler is not None}
-            parts = write_parts(to, log_format, statistics, self.ids, **how)
+            parts = write_parts(to, log_format, statistics, ids, **how)
         rows_of = dict.fromkeys(ingest.rows, 0)
         for file, part in parts.items():
             rows_of[file.parent.name] += part.rows
@@ -373,7 +374,7 @@ class _Preparation:
         for file, part in parts.items():
             checksums[file.relative_to(self.data).as_posix()] = part.checksum
         checksums |= ingest.numbers.checksums()
-        settled = self.settings.record(self.log_format, self.split, self.base)
+        settled = recorded(self.settings, self.log_format, self.split, self.base)
         settled |= {} if ingest.in_order else {"in_order": False}
         inputs = [settled | {"format_version": FORMAT_VERSION}, ingest.inputs]
         splits = () if self.like else self.recipe.fitted_splits
@@ -397,8 +398,7 @@ class _Preparation:
             "checksums": in_order(checksums),
         }
         write_json(self.data / DATASET, description)
-        for name in ingest.rows:
-            write_schema(self.data / name, self.log_format, statistics)
+        write_schema([self.data / name for name in ingest.rows], self.log_format, statistics)
         description = json.loads(json.dumps(description))  # as `PreparedData.load` reads it
         known = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
         return PreparedData(
@@ -439,42 +439,3 @@ def _import_early() -> None:
     """Import what the later steps need; on a second core, this takes no time."""
     for name in ("figure", "backends.backend_svg"):
         importlib.import_module(f"matplotlib.{name}")
-
-
-def _check_target(settings: PrepareSettings) -> None:
-    """Reject an existing target, because replacing a folder deletes all files in it."""
-    out = settings.out
-    if not out.exists():
-        return
-    if not settings.overwrite:
-        raise InputError(f"{out}: already exists; use `overwrite` to replace it")
-    if not (out / "dataset.json").is_file():
-        raise InputError(
-            f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
-        )
-    if holds(out, RESULTS):  # beside a copy of dataset.json
-        raise InputError(
-            f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
-            "`out`"
-        )
-    if other := inside(out):
-        raise InputError(
-            f"{out}: holds {other[0]} in {other[1]}, which `overwrite` would delete; use another "
-            "`out`"
-        )
-    for file in settings.all_files:
-        if isinstance(file, Path) and out.resolve() in file.resolve().parents:
-            raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
-
-
-def _check_base_apart(settings: PrepareSettings) -> None:
-    """Refuse to write the folder of `like` or `extend`, a folder in it, or one that holds it."""
-    if settings.base is None:
-        return
-    base, out = (Path(os.path.realpath(path)) for path in (settings.base, settings.out))
-    if base == out or base in out.parents or out in base.parents:
-        name = "like" if settings.extend is None else "extend"
-        raise InputError(
-            f"{settings.out}: shares files with `{name}` {settings.base}, which must stay as it "
-            "is; use another `out`"
-        )

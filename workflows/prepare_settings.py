@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.targets import check_targets
-from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.ingest import Split
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.file_formats import TEXT, format_of
@@ -206,13 +205,8 @@ class PrepareSettings(Settings):
             self._take_benchmark()
         new = [name for name in self.multi if name not in self.categorical]
         object.__setattr__(self, "categorical", (*self.categorical, *new))
-        self._check_multi()
-        if self.vector_separator != "|" and not self.vector:
-            raise InputError("`vector_separator` has no effect without `vector`; remove it")
-        if not self.vector_separator:
-            raise InputError("`vector_separator` is empty; give text, such as '|'")
-        self._check_shared()
-        self._check_kept_text()
+        self._check_lists()
+        self._check_tables()
         self._check_text_options()
         self._check_effects()
 
@@ -233,16 +227,18 @@ class PrepareSettings(Settings):
             usual = FREQ_THRESHOLD.get(self.kind, 0)
             object.__setattr__(self, "recipe", replace(self.recipe, freq_threshold=usual))
 
-    def _check_multi(self) -> None:
-        """Reject settings of multi-valued columns that have no effect or cannot be meant."""
-        usual = {"multi_separator": "|", "max_values": 0, "keep_values": "first"}
-        for name, value in usual.items():
-            if not self.multi and getattr(self, name) != value:
-                raise InputError(f"`{name}` has no effect without `multi`; remove it")
+    def _check_lists(self) -> None:
+        """Reject settings of lists and vectors that have no effect or cannot be meant."""
+        without = {"multi_separator": ("|", "multi"), "max_values": (0, "multi")}
+        without |= {"keep_values": ("first", "multi"), "vector_separator": ("|", "vector")}
+        for name, (usual, columns) in without.items():
+            if getattr(self, name) != usual and not getattr(self, columns):
+                raise InputError(f"`{name}` has no effect without `{columns}`; remove it")
         if self.keep_values != "first" and not self.max_values:
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
-        if not self.multi_separator:
-            raise InputError("`multi_separator` is empty; give text, such as '|'")
+        for name in ("multi_separator", "vector_separator"):
+            if not getattr(self, name):
+                raise InputError(f"`{name}` is empty; give text, such as '|'")
 
     @property
     def shared(self) -> dict[str, str]:
@@ -250,38 +246,32 @@ class PrepareSettings(Settings):
         parts = [part.partition("=") for part in self.share_embedding]
         return {column.strip(): table.strip() for column, _, table in parts}
 
-    def _check_shared(self) -> None:
-        """Reject columns that cannot share a table."""
+    def _check_tables(self) -> None:
+        """Reject columns that cannot share a table, and columns of `text` without ids."""
+        shared, no_ids = self.shared, "is not among the columns of `categorical` and `multi`"
         names = [part.partition("=")[0].strip() for part in self.share_embedding]
-        for part, (column, table) in zip(self.share_embedding, self.shared.items()):
+        ids = {*self.categorical} if self.base is None else None  # None: those of the folder
+        for part, (column, table) in zip(self.share_embedding, shared.items()):
             words = f"`share_embedding`: {part!r}"
             if not column or not table or column == table:
                 raise InputError(f"{words} does not name two columns; give such as history=item")
             if names.count(column) > 1:
                 raise InputError(f"`share_embedding` has column {column!r} twice; give it once")
-            for name in (column, table) if self.base is None else ():
-                if name not in self.categorical:
-                    raise InputError(
-                        f"{words}: {name!r} is not among the columns of `categorical` and `multi`; "
-                        "name it there"
-                    )
-            if table in self.shared:
+            for name in (column, table):
+                if ids is not None and name not in ids:
+                    raise InputError(f"{words}: {name!r} {no_ids}; name it there")
+            if table in shared:
                 raise InputError(
-                    f"{words}: {table!r} has the ids of {self.shared[table]!r} itself; give "
-                    f"{column}={self.shared[table]}"
+                    f"{words}: {table!r} has the ids of {shared[table]!r} itself; give "
+                    f"{column}={shared[table]}"
                 )
-
-    def _check_kept_text(self) -> None:
-        """Reject columns of `text` that have no ids of their own."""
-        for name in self.text if self.base is None else ():
-            if name in self.shared:
-                table = self.shared[name]
-                raise InputError(f"`text`: {name!r} has the ids of {table!r}; give {table}")
-            if name not in self.categorical:
+        for name in () if ids is None else self.text:
+            if name in shared:
                 raise InputError(
-                    f"`text`: {name!r} is not among the columns of `categorical` and `multi`; name "
-                    "it there"
+                    f"`text`: {name!r} has the ids of {shared[name]!r}; give {shared[name]}"
                 )
+            if name not in ids:
+                raise InputError(f"`text`: {name!r} {no_ids}; name it there")
 
     @property
     def all_files(self) -> tuple[FilePath, ...]:
@@ -433,81 +423,9 @@ class PrepareSettings(Settings):
                 )
         return replace(log_format, file_columns=self.columns, header=False)
 
-    def refuse_unsupported(self, log_format: LogFormat, *, gpu: bool) -> None:
-        """Refuse columns that a GPU does not prepare, or that HugeCTR does not read."""
-        multi, vectors, shared = (
-            f"{min(names, default='')!r}"
-            for names in (log_format.multi, log_format.vectors, log_format.share_embedding)
-        )
-        labels, on_cpu = ", ".join(log_format.labels), "use `device` cpu"
-        of_gpu = {
-            f"column {multi} has several values per row, which a GPU does not prepare": (
-                log_format.multi
-            ),
-            f"column {vectors} has vectors, which a GPU does not prepare": log_format.vectors,
-            f"labels {labels}: a GPU prepares one label of 0 and 1": log_format.float_labels,
-        }
-        of_hugectr = {
-            f"writes no vectors, but column {vectors} has some": log_format.vectors,
-            f"writes one label of 0 and 1, not {labels}": log_format.float_labels,
-            f"writes no weights, but column {log_format.weight!r} has some": log_format.weight,
-            f"needs a table for each column, but {shared} shares that of another one": (
-                log_format.share_embedding
-            ),
-        }
-        for words, wrong in of_gpu.items() if gpu else ():
-            if wrong:
-                raise InputError(f"{words}; {on_cpu}")
-        for words, wrong in of_hugectr.items() if self.hugectr else ():
-            if wrong:
-                raise InputError(f"`hugectr` {words}; omit it")
-
     def make_split(self) -> Split:
         """Return how to split the rows."""
         usual = 0.0 if self.test else TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction
         seed = {} if self.seed is None else {"seed": self.seed}
         return Split(how=self.split, test_fraction=fraction, **seed)
-
-    def record(
-        self, log_format: LogFormat, split: Split | None, base: PreparedData | None
-    ) -> JsonObject:
-        """Return the settings that decide the output, for `dataset.json`.
-
-        `fit_on` and options of text are recorded only if they are not the default. The columns of a
-        Criteo or Avazu log follow from its kind.
-        """
-        recipe = asdict(self.recipe)
-        if recipe["fit_on"] == "train":
-            del recipe["fit_on"]
-        chosen: JsonObject = {} if base is None else {"vocabulary": base.vocabulary}
-        if self.kind == "table":
-            for name in ("label", "categorical", "continuous"):
-                chosen[name] = getattr(log_format, name)
-            chosen |= {"separator": log_format.separator} if log_format.separator_given else {}
-            chosen |= {} if log_format.header else {"columns": log_format.file_columns}
-            if log_format.multi:
-                chosen["multi"] = dict(log_format.multi)
-                chosen |= {
-                    name: getattr(log_format, name) for name in ("max_values", "keep_values")
-                }
-            rare = ("weight", "more_labels", "regression", "text", "time")
-            more = {name: getattr(log_format, name) for name in rare}
-            chosen |= {name: value for name, value in more.items() if value}
-            if log_format.vectors:
-                chosen["vectors"] = dict(log_format.vectors)
-                chosen["vector_separator"] = log_format.vector_separator
-            if log_format.share_embedding:
-                chosen["share_embedding"] = dict(log_format.share_embedding)
-        given = {f"{name}_files": len(getattr(self, name)) for name in OWN_SPLITS}
-        chosen |= {name: files for name, files in given.items() if files}
-        if self.extend is not None:  # its counts decide which values have ids
-            chosen["extend"] = base.fingerprint
-        return chosen | {
-            "kind": self.kind,
-            "like": None if self.like is None else self.like.name,
-            "split": None if split is None else asdict(split),
-            "recipe": recipe,
-            "max_bad_fraction": self.max_bad_fraction,
-            "hugectr": self.hugectr,
-        }

@@ -94,8 +94,7 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
             )
     cardinalities = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
     statistics = replace(data.statistics, cardinalities=cardinalities)
-    for split in splits:
-        write_schema(out / split, data.log_format, statistics)
+    write_schema([out / split for split in splits], data.log_format, statistics)
     _write_counts(out, counts, maps)
     fingerprint = variant.fingerprint(data)
     description = dict(data.description) | {

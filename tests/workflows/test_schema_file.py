@@ -29,7 +29,7 @@ def with_sorted_tags(each):
 def test_the_schema_is_that_of_merlin(tmp_path, more):
     log_format = LogFormat(**COLUMNS, **more)
     statistics = Statistics(cardinalities={"a": 3, "b": 70}, minimum={"x": 0}, maximum={"x": 1})
-    write_schema(tmp_path, log_format, statistics)
+    write_schema([tmp_path], log_format, statistics)
     schema = merlin_schema(log_format, statistics)
     from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 

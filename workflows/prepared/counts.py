@@ -48,12 +48,16 @@ class Vocabulary(NamedTuple):
     @classmethod
     def of(cls, counts: pa.Table, threshold: int) -> Vocabulary:
         """Give ids by descending frequency, and to equally frequent values in their order."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         is_missing = pc.is_null(counts["value"])
         known = counts.filter(pc.invert(is_missing))
-        is_rare = pc.less(known["count"], threshold)
-        kept, rare = (_by_frequency(known.filter(x)) for x in (pc.invert(is_rare), is_rare))
+        if _is_text(known):  # which may be joined to more than 2 GiB
+            known = known.set_column(0, "value", known["value"].cast(pa.large_string()))
+        places = pc.sort_indices(known, [("count", "descending"), ("value", "ascending")])
+        frequent = pc.sum(pc.greater_equal(known["count"], threshold), min_count=0).as_py()
+        kept, rare = (_in_chunks(known.take(x)) for x in (places[:frequent], places[frequent:]))
         return cls(kept, rare, _sum(counts.filter(is_missing)))
 
     @classmethod
@@ -132,17 +136,6 @@ def _schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema({"value": pa.string(), "count": pa.int64()})
-
-
-def _by_frequency(counts: pa.Table) -> pa.Table:
-    """Sort values by descending frequency, and ties by value; text is then in chunks."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if _is_text(counts):  # which may be joined to more than 2 GiB
-        counts = counts.set_column(0, "value", counts["value"].cast(pa.large_string()))
-    places = pc.sort_indices(counts, [("count", "descending"), ("value", "ascending")])
-    return _in_chunks(counts.take(places))
 
 
 def _in_chunks(counts: pa.Table) -> pa.Table:

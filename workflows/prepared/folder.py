@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
+from cowclip_merlin.system.folders import RESULTS, holds, inside
 from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
@@ -23,17 +24,22 @@ from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.changes import Baseline
 from cowclip_merlin.workflows.prepared.counts import FieldCounts
 from cowclip_merlin.workflows.prepared.row_numbers import ROWS
-from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.log_format import TABLE, LogFormat
 
 if TYPE_CHECKING:
     import nvtabular as nvt
     from merlin.schema import Schema
 
+    from cowclip_merlin.workflows.ingest import Split
+    from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
-def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
-    """Write `.merlin/schema.json`, as Merlin would write `folder.merlin_schema`."""
-    (folder / ".merlin").mkdir(parents=True, exist_ok=True)
-    write_json(folder / ".merlin" / "schema.json", schema_json(log_format, statistics))
+
+def write_schema(folders: Iterable[Path], log_format: LogFormat, statistics: Statistics) -> None:
+    """Write `.merlin/schema.json` of splits, as Merlin would write `folder.merlin_schema`."""
+    schema = schema_json(log_format, statistics)
+    for folder in folders:
+        (folder / ".merlin").mkdir(parents=True, exist_ok=True)
+        write_json(folder / ".merlin" / "schema.json", schema)
 
 
 def schema_json(log_format: LogFormat, statistics: Statistics) -> JsonObject:
@@ -292,3 +298,83 @@ def meaning(log_format: LogFormat, recipe: Recipe, statistics: Statistics, value
     columns += [dict(log_format.share_embedding)] if log_format.share_embedding else []
     columns += [statistics.scales] if statistics.scales else []
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
+
+
+def recorded(
+    settings: PrepareSettings,
+    log_format: LogFormat,
+    split: Split | None,
+    base: PreparedData | None,
+) -> JsonObject:
+    """Return the settings that decide the output, for `dataset.json`.
+
+    `fit_on` and options of text are recorded only if they are not the default. The columns of a
+    Criteo or Avazu log follow from its kind.
+    """
+    recipe = asdict(settings.recipe)
+    if recipe["fit_on"] == "train":
+        del recipe["fit_on"]
+    names: list[str] = []
+    if log_format.kind == TABLE:
+        rare = ("weight", "more_labels", "regression", "text", "time", "share_embedding")
+        names += ("label", "categorical", "continuous")
+        names += ["separator"] if log_format.separator_given else []
+        names += ["multi", "max_values", "keep_values"] if log_format.multi else []
+        names += ["vectors", "vector_separator"] if log_format.vectors else []
+        names += [name for name in rare if getattr(log_format, name)]
+    chosen = {name: getattr(log_format, name) for name in names}
+    if log_format.kind == TABLE and not log_format.header:
+        chosen["columns"] = log_format.file_columns
+    given = {f"{name}_files": len(getattr(settings, name)) for name in (VALIDATION, "test")}
+    chosen |= {name: files for name, files in given.items() if files}
+    if base is not None:
+        chosen["vocabulary"] = base.vocabulary
+    if settings.extend is not None:  # its counts decide which values have ids
+        chosen["extend"] = base.fingerprint
+    return chosen | {
+        "kind": settings.kind,
+        "like": None if settings.like is None else settings.like.name,
+        "split": None if split is None else asdict(split),
+        "recipe": recipe,
+        "max_bad_fraction": settings.max_bad_fraction,
+        "hugectr": settings.hugectr,
+    }
+
+
+def check_target(settings: PrepareSettings) -> None:
+    """Reject an existing target, because replacing a folder deletes all files in it."""
+    out = settings.out
+    if not out.exists():
+        return
+    if not settings.overwrite:
+        raise InputError(f"{out}: already exists; use `overwrite` to replace it")
+    if not (out / DATASET).is_file():
+        raise InputError(
+            f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
+        )
+    if holds(out, RESULTS):  # beside a copy of dataset.json
+        raise InputError(
+            f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
+            "`out`"
+        )
+    if other := inside(out):
+        raise InputError(
+            f"{out}: holds {other[0]} in {other[1]}, which `overwrite` would delete; use another "
+            "`out`"
+        )
+    for file in settings.all_files:
+        if isinstance(file, Path) and out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
+
+
+def check_base_apart(settings: PrepareSettings) -> None:
+    """Refuse to write the folder of `like` or `extend`, a folder in it, or one that holds it."""
+    if settings.base is None:
+        return
+    base, out = (Path(os.path.realpath(path)) for path in (settings.base, settings.out))
+    if base == out or base in out.parents or out in base.parents:
+        name = "like" if settings.extend is None else "extend"
+        raise InputError(
+            f"{settings.out}: shares files with `{name}` {settings.base}, which must stay as it "
+            "is; use another `out`"
+        )

@@ -6,10 +6,30 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.nvtabular_graph import Statistics
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+
+def check_of_hugectr(log_format: LogFormat) -> None:
+    """Refuse columns that HugeCTR does not read."""
+    vectors, shared = (
+        f"{min(names, default='')!r}" for names in (log_format.vectors, log_format.share_embedding)
+    )
+    labels, weight = ", ".join(log_format.labels), log_format.weight
+    found = {
+        f"writes no vectors, but column {vectors} has some": log_format.vectors,
+        f"writes one label of 0 and 1, not {labels}": log_format.float_labels,
+        f"writes no weights, but column {weight!r} has some": weight,
+        f"needs a table for each column, but {shared} shares that of another one": (
+            log_format.share_embedding
+        ),
+    }
+    for words, wrong in found.items():
+        if wrong:
+            raise InputError(f"`hugectr` {words}; omit it")
 
 
 def write_slot_sizes(

@@ -36,34 +36,27 @@ def draw_frequencies(counts: FieldCounts, path: Path) -> None:
 
 def plot_frequencies(axes: Axes, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
     """Plot occurrences by rank into matplotlib axes, the field with the most ids first."""
-    by_size = sorted(counts, key=lambda field: -len(counts[field]))
-    for index, field in enumerate(by_size):
-        _draw(axes, field, counts[field], index)
-    axes.set(xscale="log", yscale="log")
-
-
-def _draw(axes: Axes, field: str, count: npt.NDArray[np.int64], index: int) -> None:
-    import matplotlib
-
     colors = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
     # Markers distinguish the colors in gray print; line styles distinguish repeated colors.
     markers, styles = "os^vDPX", ("-", "--", ":", "-.")
-    if len(count) == 0:
-        return
-    rank = np.arange(1, len(count) + 1)
-    # More points than print can resolve only enlarge the file.
-    keep = np.unique(np.geomspace(1, len(count), 400).astype(int)) - 1
-    with matplotlib.rc_context({"lines.linewidth": 1.1}):
+    for index, field in enumerate(sorted(counts, key=lambda field: -len(counts[field]))):
+        count = counts[field]
+        if not len(count):
+            continue
+        # More points than print can resolve only enlarge the file.
+        keep = np.unique(np.geomspace(1, len(count), 400).astype(int)) - 1
         axes.plot(
-            rank[keep],
+            keep + 1,
             count[keep],
             color=colors[index % len(colors)],
             linestyle=styles[index // len(colors) % len(styles)],
+            linewidth=1.1,
             marker=markers[index % len(markers)],
             markersize=3,
             markevery=max(1, len(keep) // 6),
             label=field,
         )
+    axes.set(xscale="log", yscale="log")
 
 
 def summary(

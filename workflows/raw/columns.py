@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
+from cowclip_merlin.workflows.nvtabular_graph import Statistics, scaled
 from cowclip_merlin.workflows.raw.values.multi_values import (
     cut_lists,
     lists_of_values,
@@ -31,6 +32,7 @@ from cowclip_merlin.workflows.raw.values.numbers import (
     LARGEST,
     are_weights,
     float_of,
+    is_missing,
     is_number,
     is_text,
     label_damage,
@@ -53,7 +55,6 @@ from cowclip_merlin.workflows.raw.values.value_text import (
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows.encoder import Encoder
-    from cowclip_merlin.workflows.nvtabular_graph import Statistics
 
 Bools = npt.NDArray[np.bool_]
 
@@ -82,7 +83,7 @@ class Column:
     @property
     def json_type(self) -> pa.DataType:
         """Type of what `of_json` returns."""
-        return pa.float64()
+        return self.cell_type(coded=False)
 
     def of_json(self, value: Json) -> Json:
         """Return a value of a JSON line as one of `json_type`; NaN for a wrong number.
@@ -171,10 +172,6 @@ class Label(Column):
     def cell_type(self, *, coded: bool) -> pa.DataType:
         return pa.float64() if self.regression else pa.string()
 
-    @property
-    def json_type(self) -> pa.DataType:
-        return self.cell_type(coded=False)
-
     def of_json(self, value: Json) -> Json:
         if self.regression or value is None or value == "":
             return super().of_json(value)
@@ -243,10 +240,6 @@ class Ids(Column):
     def cell_type(self, *, coded: bool) -> pa.DataType:
         return pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
 
-    @property
-    def json_type(self) -> pa.DataType:
-        return pa.string()
-
     def of_json(self, value: Json) -> Json:
         return id_text(self.name, value)
 
@@ -254,18 +247,12 @@ class Ids(Column):
         return (printed_text if self.printed else text_of_values)(values, where=where), None
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
-        values = self._texts(values, whole)
+        if not self.keeps_text:  # "47.0" becomes "47"
+            values, first = whole_texts(values)
+            if first:
+                whole.setdefault(self.name, first)
         encode = coded and not pa.types.is_dictionary(values.type)
         return values.dictionary_encode() if encode else values
-
-    def _texts(self, values: ArrowColumn, whole: dict[str, str]) -> ArrowColumn:
-        """Replace texts such as "47.0" by "47", unless the log keeps the text of the column."""
-        if self.keeps_text:
-            return values
-        values, first = whole_texts(values)
-        if first:
-            whole.setdefault(self.name, first)
-        return values
 
     def encoded(
         self, values: pa.Array, encoder: Encoder, rows: Bools, block: int
@@ -326,7 +313,7 @@ class Lists(Ids):
         return lists_of_values(values, self.separator, where=where), None
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
-        values = self._texts(values, whole)
+        values = super().staged(values, coded=False, whole=whole)
         return cut_lists(values, self.most, self.keep) if self.most else values
 
     def encoded(self, values: pa.Array, encoder: Encoder, rows: Bools, block: int) -> pa.ListArray:
@@ -353,6 +340,10 @@ class Number(Column):
 
     def cell_type(self, *, coded: bool) -> pa.DataType:
         return pa.int64() if self.whole else pa.float64()
+
+    @property
+    def json_type(self) -> pa.DataType:
+        return pa.float64()
 
     def check(self, values: ArrowColumn, where: str) -> tuple[ArrowColumn, Bools | None]:
         found = numbers_of_column(values, where, self.cell_type(coded=False))
@@ -387,8 +378,6 @@ class Number(Column):
         return encoder.numbers(self.name, values, rows)
 
     def written(self, values: ArrowColumn, ids: Path | None, statistics: Statistics) -> pa.Array:
-        from cowclip_merlin.workflows.nvtabular_graph import scaled
-
         low, high = statistics.minimum[self.name], statistics.maximum[self.name]
         return pa.array(scaled(np.asarray(values), low, high))
 
@@ -405,8 +394,7 @@ class Weight(Column):
         return found, np.asarray(are_weights(found), bool)
 
     def damage(self, value: object) -> str:
-        right = 0 <= number_of(value) <= LARGEST
-        return "" if right else weight_damage(self.name, value)
+        return "" if 0 <= number_of(value) <= LARGEST else weight_damage(self.name, value)
 
     def staged(self, values: ArrowColumn, *, coded: bool, whole: dict[str, str]) -> ArrowColumn:
         return values.cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
@@ -445,11 +433,6 @@ class Vector(Column):
         return _with_lists(feature, self.length, self.length)
 
 
-def is_missing(value: object) -> bool:
-    """Return whether a value of a file is missing: nothing, or empty text."""
-    return value is None or (isinstance(value, str) and not value)
-
-
 def _feature(name: str, kind: str, bits: int, *tags: str) -> JsonObject:
     about = {"is_list": False, "dtype_item_size": float(bits), "_dims": [], "is_ragged": False}
     found = {"tag": list(tags)} if tags else {}
@@ -462,7 +445,6 @@ def _with_lists(feature: JsonObject, least: int, most: int | None) -> JsonObject
     count = {name: str(limit) for name, limit in limits.items() if limit}
     is_ragged = least != most
     size = [float(least), None if most is None else float(most)] if is_ragged else float(least)
-    annotation = feature["annotation"]
     about = {"is_list": True, "is_ragged": is_ragged, "_dims": [[0.0, None], size]}
-    about = annotation["extraMetadata"][0] | about
-    return feature | {"valueCount": count, "annotation": annotation | {"extraMetadata": [about]}}
+    feature["annotation"]["extraMetadata"][0].update(about)
+    return feature | {"valueCount": count}

@@ -21,9 +21,13 @@ import pyarrow.compute as pc
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn, Json, JsonObject
-from cowclip_merlin.workflows.raw.columns import Bools, Column, Ids, Number, is_missing
+from cowclip_merlin.workflows.raw.columns import Bools, Column, Ids, Number
 from cowclip_merlin.workflows.raw.log_format import DAY_HOUR_PARTS, LogFormat, time_parts
-from cowclip_merlin.workflows.raw.values.numbers import log_buckets, number_of_text
+from cowclip_merlin.workflows.raw.values.numbers import (
+    is_missing,
+    log_buckets,
+    number_of_text,
+)
 from cowclip_merlin.workflows.raw.values.value_text import Damage, text_of_values
 
 GIVEN = "2001-01-31, 2001-01-31 14:05:09, or seconds since 1970"
@@ -185,10 +189,6 @@ class Time(Column):
     """A date or time, of which `parts` makes id columns; it is not prepared itself."""
 
     def cell_type(self, *, coded: bool) -> pa.DataType:
-        return pa.string()
-
-    @property
-    def json_type(self) -> pa.DataType:
         return pa.string()
 
     def of_json(self, value: Json) -> Json:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cowclip_merlin.addresses import FilePath
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.values.numbers import no_label
+from cowclip_merlin.workflows.raw.values.numbers import is_missing, no_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -86,8 +86,6 @@ def damage_of(columns: Sequence[Column], row: Mapping[str, object]) -> str:
     >>> damage_of([Label("y"), Number("x", whole=True)], {"y": "1", "x": "1.5"})
     "x is '1.5', not a whole number"
     """
-    from cowclip_merlin.workflows.raw.columns import is_missing
-
     optional = [each.name for each in columns if each.optional]
     if optional and all(is_missing(row.get(name)) for name in optional):
         return no_label(optional)

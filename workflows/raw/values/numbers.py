@@ -152,6 +152,11 @@ def log_buckets(numbers: ArrowColumn) -> pa.Array:
     return pa.array(found.astype(np.int64)).cast(pa.string())
 
 
+def is_missing(value: object) -> bool:
+    """Return whether a value of a file is missing: nothing, or empty text."""
+    return value is None or (isinstance(value, str) and not value)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values are text."""
     import pyarrow as pa
