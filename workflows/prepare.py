@@ -102,8 +102,8 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     remedy = "use `overwrite` to replace it"
     check_free(str(out), DATASET, replace=settings.overwrite, remedy=remedy)
     with uploaded_folder(str(out), DATASET) as folder:
-        _prepare_here(replace(settings, out=folder))
-    return PreparedData.load(out)
+        made = _prepare_here(replace(settings, out=folder))
+    return replace(PreparedData.load(out), counts=made.counts)
 
 
 def _prepare_here(settings: PrepareSettings) -> PreparedData:
