@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 
@@ -177,12 +178,14 @@ def update_words(settings: RunSettings, kind: str) -> tuple[str, str]:
         settings: of the run, with any update.
         kind: of the data: "criteo", "avazu" or "table".
     """
-    values, clip = settings.hyperparameters(kind), settings.effective_clip
+    values, clips = settings.hyperparameters(kind), choices.CLIPS
+    clip = clips[settings.effective_clip]
     if settings.optimizer != "adam" and values.l2:
         return "dense", "exact needs Adam, or no L2"
-    if clip not in ("none", "cowclip"):
-        return "dense", "exact is for the clips none and cowclip"
-    if clip == "cowclip" and 2 * values.l2 > values.r:
+    if not clip.spares_absent_rows:
+        known = [name for name in reversed(clips) if clips[name].spares_absent_rows]
+        return "dense", f"exact is for the clips {' and '.join(known)}"
+    if "r" in clip.settings and 2 * values.l2 > values.r:
         return "dense", "L2 alone would be clipped: 2 * l2 is above r"
     return "exact", "the result of dense, in less time if ids are many"
 
