@@ -94,7 +94,8 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     given = {name: tuple(expand(getattr(settings, name))) for name in ("files", *OWN_SPLITS)}
     bases = {name: getattr(settings, name) for name in ("like", "extend")}
     local = {name: local_folder(at, DATASET) for name, at in bases.items() if at is not None}
-    settings = replace(settings, **given, **local)
+    found = {name: x for name, x in (given | local).items() if x != getattr(settings, name)}
+    settings = replace(settings, **found) if found else settings  # which checks all again
     expand(settings.all_files)  # refuses a file of two splits
     out = settings.out
     if not isinstance(out, Address):
