@@ -18,6 +18,7 @@ import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -226,12 +227,12 @@ class RowSettings:
         """Return the lower bound of the norm of a row of length d: `sqrt(d) * zeta`."""
         return math.sqrt(d) * self.zeta
 
-    @property
+    @cached_property
     def of_clip(self) -> Clip:
         """Properties of the clip."""
         return CLIPS[self.clip]
 
-    @property
+    @cached_property
     def kernel_id(self) -> int:
         """Number of the clip in the row kernels.
 
@@ -242,19 +243,19 @@ class RowSettings:
             raise lacks_clip(self.clip)
         return self.of_clip.kernel_id
 
-    @property
+    @cached_property
     def in_row_kernels(self) -> bool:
         """Whether the row kernels have the clip."""
         return self.clip in CLIPS and self.of_clip.kernel_id is not None
 
-    @property
+    @cached_property
     def clips_absent_rows(self) -> bool:
         """Whether the clip may scale `2 * l2 * w`, the gradient of an absent row."""
         if self.in_row_kernels and self.l2 == 0:
             return False
         return not self.of_clip.spares_absent_rows or self.cuts_l2_alone
 
-    @property
+    @cached_property
     def cuts_l2_alone(self) -> bool:
         """Whether `r * ||w||`, the threshold of an absent row, is below `2 * l2 * ||w||`."""
         return "r" in self.of_clip.settings and 2 * self.l2 > self.r

@@ -184,7 +184,7 @@ class CowClip(WrappingOptimizer):
         parts = {"config": config, "tables": self.tables, "optimizer": adam}
         if config.by_keras:
             return KerasEngine(**parts)
-        parts["add_weight"] = self.add_weight
+        parts |= {"add_weight": self.add_weight, "unclipped": replace(config, clip="none")}
         if backend == "tensorflow":
             return TensorFlowEngine(**parts)
         if backend == "cupy":

@@ -146,10 +146,6 @@ class EmbeddingTables:
         """Whether a table gets L2 but no clip."""
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
 
-    def clips(self, tables: Iterable[Variable]) -> list[bool]:
-        """Return for each table whether it is clipped."""
-        return [not self.skips(table) for table in tables]
-
     def layout_of(self, table: Variable) -> TableLayout | None:
         """Return the fields of a table; None if they are unknown and the table is one field.
 

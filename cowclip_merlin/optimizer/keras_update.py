@@ -57,7 +57,7 @@ class KerasEngine(Engine):
 
     def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.step`."""
-        clipped = self.tables.clips(table for _, table in pairs)
+        clipped = [not self.tables.skips(table) for _, table in pairs]
         if choices.CLIPS[self.config.clip].acts_on == "update":
             steps = factors = self._bounded_step(pairs, clipped)
             return steps, summarize(factors, [True] * len(factors))

@@ -195,18 +195,15 @@ def applied(
     Returns:
         What the last layer gives, [b, n].
     """
-    if fused and (found := _fused(layers, h, output)) is not None:
+    gpu = gpu_of(layers[0].weights) if fused else None
+    if gpu is not None and (found := _fused(layers, h, output, gpu)) is not None:
         return found
     h = _by_keras(layers, h, training)
     return h if output is None else output(h)
 
 
-def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor | None:
-    """Apply the layers as one operation; None if that is not possible."""
-    weights = layers[0].weights
-    gpu = gpu_of(weights[0]) if weights else None
-    if gpu is None:
-        return None
+def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None, gpu: int) -> Tensor | None:
+    """Apply the layers as one operation on this GPU; None if that is not possible."""
     if isinstance(layers[0], HiddenLayer):
         _say_why_not()
         return None
@@ -226,9 +223,9 @@ def _fused(layers: Sequence[Layer], h: Tensor, output: Layer | None) -> Tensor |
     return products + output.bias
 
 
-def gpu_of(variable: Variable) -> int | None:
-    """Return TensorFlow's index of the GPU that a variable is on; None on another device."""
-    device = tf.DeviceSpec.from_string(variable.device)
+def gpu_of(weights: Sequence[Variable]) -> int | None:
+    """Return TensorFlow's index of the GPU that weights are on; None on another device."""
+    device = tf.DeviceSpec.from_string(weights[0].device if weights else "")
     return device.device_index or 0 if device.device_type == "GPU" else None
 
 

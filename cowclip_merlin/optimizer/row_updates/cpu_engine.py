@@ -108,7 +108,7 @@ class CpuEngine(RowEngine):
             self.optimizer.iterations.assign_add(1)
         for factor in factors:
             factor.set_shape([None])
-        return list(factors), summarize(factors, self.tables.clips(tables))
+        return list(factors), summarize(factors, [each is self.config for each in settings])
 
     def _run(
         self,
@@ -128,12 +128,19 @@ class CpuEngine(RowEngine):
         for table, state, group, batch, g, numbers in each_table:
             known = batch.counts
             if self.exact:
-                self._before_step(table, state, group.ids, numbers, watch=known is None)
+                if int(state.count[0]) >= len(state.history):
+                    self._bring_all(state, numbers)
+                behind, done = self._replay(state, numbers, group.ids), int(state.count[0])
+                # With several workers, rows that only others have read may be stale.
+                if behind and known is None and done <= WATCHED:
+                    warn_of_stale_rows(table)
             starts = group.starts if known is None else _starts_of_counts(known, group)
             squares = self._squares(batch, group, numbers.micro_batches)
             factors.append(self._step(state, group.ids, g, starts, alpha, numbers, squares))
             if self.exact:
-                self._remember(state, group.ids, alpha)
+                state.history[done] = np.float32(alpha)
+                state.count[0] = done + 1
+                self.kernels.mark_rows(state.last, group.ids, done + 1)
         return factors
 
     def _step(self, state: TableState, *sums: Any) -> Array:
@@ -164,25 +171,6 @@ class CpuEngine(RowEngine):
         except NonFiniteGradient as error:
             row = int(groups.ids[error.index])
             raise InputError(self.not_finite(table, row)) from error
-
-    def _before_step(
-        self, table: Variable, state: TableState, rows: Array, settings: RowSettings, *, watch: bool
-    ) -> None:
-        """Make room in the history; bring stale rows up to date, and warn of them if `watch`.
-
-        With several workers, rows that only others have read may be stale.
-        """
-        if int(state.count[0]) >= len(state.history):
-            self._bring_all(state, settings)
-        behind = self._replay(state, settings, rows)
-        if watch and behind and int(state.count[0]) <= WATCHED:
-            warn_of_stale_rows(table)
-
-    def _remember(self, state: TableState, rows: Array, alpha: float) -> None:
-        done = int(state.count[0])
-        state.history[done] = np.float32(alpha)
-        state.count[0] = done + 1
-        self.kernels.mark_rows(state.last, rows, done + 1)
 
     def _bring_all(self, state: TableState, settings: RowSettings) -> None:
         self._replay(state, settings, None)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, NamedTuple, NoReturn, TypeAlias
 
@@ -160,9 +159,11 @@ class RowEngine(Engine):
 
     Args:
         add_weight: method `add_weight` of the CowClip, whose checkpoints then contain the state.
+        unclipped: the settings of tables without a clip.
     """
 
     add_weight: Callable[..., Variable]
+    unclipped: Config
 
     def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
         """Refuse to copy: a copy would contain copies of the tables and update only these.
@@ -250,11 +251,7 @@ class RowEngine(Engine):
 
     def settings_of(self, table: Variable) -> RowSettings:
         """Return the settings of a table, which may have no clip."""
-        return self._unclipped if self.tables.skips(table) else self.config
-
-    @cached_property
-    def _unclipped(self) -> RowSettings:
-        return replace(self.config, clip="none")
+        return self.unclipped if self.tables.skips(table) else self.config
 
     def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""

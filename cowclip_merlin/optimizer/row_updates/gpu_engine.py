@@ -138,7 +138,7 @@ class GpuEngine(RowEngine):
     def step(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.step`."""
         tables = [table for _, table in pairs]
-        counted = self.tables.clips(tables)
+        counted = [not self.tables.skips(table) for table in tables]
         if isinstance(pairs[0][0], BatchSlices):
             return self._update_read(pairs[0][0], tables, counted)
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))

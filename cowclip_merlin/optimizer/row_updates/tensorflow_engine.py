@@ -70,7 +70,7 @@ class TensorFlowEngine(RowEngine):
             ]
         with tf.control_dependencies(factors):
             self.optimizer.iterations.assign_add(1)
-        return factors, summarize(factors, self.tables.clips(table for _, table in pairs))
+        return factors, summarize(factors, [not self.tables.skips(table) for _, table in pairs])
 
     def _sums(self, slices: IndexedSlices, table: Variable) -> UniqueRows:
         """Return distinct ids, counts and sums; raise an error for a sum that is not finite."""
