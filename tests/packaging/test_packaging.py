@@ -63,6 +63,22 @@ def test_help_loads_no_large_package():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.quick
+@pytest.mark.system
+def test_online_commands_that_do_not_train_do_not_import_tensorflow():
+    """They stop at a missing file, after their imports."""
+    done = python(
+        "import sys\nfrom cowclip_merlin.cli import main\n"
+        "for words in ('rollback RUN', 'produce log.csv --features no.yaml --to LOG', 'join "
+        "--impressions I --actions A --features no.yaml --to LOG --window 1h --state S'):\n"
+        "    assert main(['online', *words.split()]) == 2\n"
+        "    large = {'tensorflow', 'keras', 'merlin', 'nvtabular'} & set(sys.modules)\n"
+        "    assert not large, (words, large)",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "RUN: no snapshots" in done.stderr and done.stderr.count("no.yaml") == 2
+
+
 @pytest.mark.system
 def test_import_takes_less_than_300_ms():
     code = (

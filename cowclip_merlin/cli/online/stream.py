@@ -65,7 +65,7 @@ def run_train(args: argparse.Namespace) -> int:
         if processes.needed:
             batch_size = settings.run.batch_size
             start_workers(args.argv, processes, out=args.out, batch_size=batch_size)
-            from cowclip_merlin.online.training.stream_folder import snapshot_times
+            from cowclip_merlin.online.training.run_snapshots import snapshot_times
 
             trained = max(snapshot_times(args.out))
         else:
@@ -123,7 +123,7 @@ class RollbackOptions(Settings):
 
 def run_rollback(given: RollbackOptions) -> None:
     """List the snapshots, or go back."""
-    from cowclip_merlin.online.training.stream_folder import roll_back, snapshot_times
+    from cowclip_merlin.online.training.run_snapshots import roll_back, snapshot_times
 
     if given.to is None:
         for number, time in snapshot_times(given.stream_run).items():

@@ -14,9 +14,16 @@ from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.new_columns import noted
 from cowclip_merlin.online.run_config import CONFIG
 from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.tables import snapshot
 from cowclip_merlin.tables.growing_shard import GrowingParts
-from cowclip_merlin.tables.snapshot import Snapshot, load_part
+from cowclip_merlin.tables.snapshot import (
+    Snapshot,
+    load_part,
+    load_snapshot,
+    set_aside,
+    times,
+)
 from cowclip_merlin.tables.snapshot_writer import SnapshotWriter
 from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workers import Workers
@@ -127,3 +134,41 @@ class RunSnapshots:
         rank, size = self._place
         with refusing_together(self._group):
             return load_part(self._folder, number, TABLE, rank=rank, size=size)
+
+
+def roll_back(run: str | Path, snapshot: int) -> list[int]:
+    """Go back to a snapshot of a stopped run: the next start goes on from it.
+
+    The newer snapshots stay as `RUN/snapshots/rolled-back-NUMBER`. The next start trains the events
+    after the snapshot again, or leaves them out with `on_restart="skip"`.
+
+    Args:
+        run: folder of `train_stream`.
+        snapshot: its number, the events that it contains.
+
+    Returns:
+        The numbers of the newer snapshots.
+
+    Raises:
+        InputError: the run has no such snapshot, it is damaged, or a process trains there.
+    """
+    known, folder = snapshot_times(run), Path(run) / SNAPSHOTS
+    with lock_folder(Path(run), "a process trains there; stop it first"):
+        if snapshot not in known:
+            raise InputError(f"{folder}: no snapshot {snapshot}, only {', '.join(map(str, known))}")
+        load_snapshot(folder, snapshot)  # refuses a damaged one
+        newer = [number for number in known if number > snapshot]
+        for number in reversed(newer):  # a kill leaves the newest ones that were not reached
+            set_aside(folder, number, "rolled-back")
+    return newer
+
+
+def snapshot_times(run: str | Path) -> dict[int, float]:
+    """Return the complete snapshots of a run, in order: number -> seconds since 1970.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (known := times(Path(run) / SNAPSHOTS)):
+        raise InputError(f"{run}: no snapshots; give the folder that cowclip online train wrote")
+    return known

@@ -30,7 +30,7 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.online.training.workers import ShardTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, times
+from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_folder import check_shared, run_log
 from cowclip_merlin.training.run_logs import run_logger
@@ -206,41 +206,3 @@ def _say_rates(log: logging.Logger, run: RunSettings) -> None:
         values.dense_lr,
         values.l2,
     )
-
-
-def roll_back(run: str | Path, snapshot: int) -> list[int]:
-    """Go back to a snapshot of a stopped run: the next start goes on from it.
-
-    The newer snapshots stay as `RUN/snapshots/rolled-back-NUMBER`. The next start trains the events
-    after the snapshot again, or leaves them out with `on_restart="skip"`.
-
-    Args:
-        run: folder of `train_stream`.
-        snapshot: its number, the events that it contains.
-
-    Returns:
-        The numbers of the newer snapshots.
-
-    Raises:
-        InputError: the run has no such snapshot, it is damaged, or a process trains there.
-    """
-    known, folder = snapshot_times(run), Path(run) / SNAPSHOTS
-    with lock_folder(Path(run), "a process trains there; stop it first"):
-        if snapshot not in known:
-            raise InputError(f"{folder}: no snapshot {snapshot}, only {', '.join(map(str, known))}")
-        load_snapshot(folder, snapshot)  # refuses a damaged one
-        newer = [number for number in known if number > snapshot]
-        for number in reversed(newer):  # a kill leaves the newest ones that were not reached
-            set_aside(folder, number, "rolled-back")
-    return newer
-
-
-def snapshot_times(run: str | Path) -> dict[int, float]:
-    """Return the complete snapshots of a run, in order: number -> seconds since 1970.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not (known := times(Path(run) / SNAPSHOTS)):
-        raise InputError(f"{run}: no snapshots; give the folder that cowclip online train wrote")
-    return known

@@ -15,7 +15,8 @@ from cowclip_merlin.online.events.columns import ListRules
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.run_config import changes_of_run, online_config
 from cowclip_merlin.online.training import stream_folder
-from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
+from cowclip_merlin.online.training.run_snapshots import roll_back
+from cowclip_merlin.online.training.stream_folder import train_stream
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.tables import FieldRules

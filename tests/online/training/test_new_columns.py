@@ -32,7 +32,8 @@ from cowclip_merlin.online.events.values import NumberScaling
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.training import stream_folder
 from cowclip_merlin.online.training.loop import StreamTrainer
-from cowclip_merlin.online.training.stream_folder import roll_back, train_stream
+from cowclip_merlin.online.training.run_snapshots import roll_back
+from cowclip_merlin.online.training.stream_folder import train_stream
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.tables import FieldRules
