@@ -34,6 +34,7 @@ _MANY = 1000  # of more values, they are numbers if their values are spread unev
 _UNEVEN = 0.3
 _NEARLY_ALL = 0.9  # such a share of values that differ is one value a row
 _ENOUGH = 50  # rows to tell one value a row from chance
+_WRONG = 0.01  # such a share of values that are neither 0 nor 1 makes no label
 _ODD = 3  # texts among numbers that may mean missing ones
 _LISTS = ("|", ";")
 _DIGITS = r"^-?[0-9]+(\.0+)?$"
@@ -110,6 +111,7 @@ def guess_columns(
     given: Mapping[str, Sequence[str]] | None = None,
     *,
     separator: str | None = None,
+    max_bad_fraction: float = 0,
 ) -> Guess:
     """Guess the roles of the columns of a log.
 
@@ -118,10 +120,11 @@ def guess_columns(
         label: name of the label.
         given: role of `ROLES`, or `IGNORE` -> columns that have it, whatever they look like.
         separator: between columns of text; None: that of the header with the label.
+        max_bad_fraction: share of rows that may have a wrong label, if above 1%.
 
     Raises:
-        InputError: if a file is missing, the label or a given column is not there, or a column is
-            given twice.
+        InputError: if a file is missing, the label or a given column is not there, a column is
+            given twice, or the label has other values than 0 and 1.
     """
     check_input_files(files)
     if separator is None and format_of(files[0]) == TEXT:
@@ -136,6 +139,7 @@ def guess_columns(
     table, twice = first_rows(files[0], log_format)
     if not table.num_rows:
         raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+    _check_label(table[label], label, files[0], max(max_bad_fraction, _WRONG))
     known = _given_roles(given or {}, table.column_names, twice, label, files[0])
     found = [GuessedColumn(name=x, role=LEFT_OUT, why="its name occurs twice") for x in twice]
     looks = {name: _Look.of(name, table[name]) for name in table.column_names if name != label}
@@ -338,6 +342,23 @@ def _unevenness(values: Array) -> float:
     found = np.sort(values.astype(np.float64))
     even = (found - found[0]) / (found[-1] - found[0])
     return float(np.abs(even - np.linspace(0, 1, len(found))).max())
+
+
+def _check_label(values: pa.ChunkedArray, label: str, file: FilePath, most: float) -> None:
+    """Refuse a label of several classes, or a number, before any row is prepared."""
+    from cowclip_merlin.workflows.raw.columns import Label
+
+    values = values.combine_chunks().drop_null()
+    _, right = Label(label).check(values, f"{file}: column {label!r}")
+    if not len(values) or 1 - right.mean() <= most:
+        return
+    counts = sorted(values.value_counts().to_pylist(), key=lambda each: -each["counts"])
+    some = ", ".join(repr(each["values"]) for each in counts[:3])
+    some += f" and {len(counts) - 3} more" if len(counts) > 3 else ""
+    raise InputError(
+        f"{file}: label {label!r} has the values {some}, not 0 and 1; make a column of 0 and 1, "
+        "for several classes one each; for numbers, use cowclip prepare table with `regression`"
+    )
 
 
 def _given_roles(

@@ -68,7 +68,8 @@ def guessed_log(
         else:
             one = isinstance(rows, str | Path) or is_address(rows)
             files = tuple(expand(map(path_of, [rows] if one else rows)))
-        guess = guess_columns(files, label, given, separator=separator)
+        how = {"max_bad_fraction": settings.get("max_bad_fraction", 0), "separator": separator}
+        guess = guess_columns(files, label, given, **how)
         if not any(guess.names(role) for role in ("categorical", "multi", "time")):
             raise InputError(f"{files[0]}: no column looks like ids; name one in `categorical`")
         known = {"files": files} | guess.settings

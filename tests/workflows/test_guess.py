@@ -156,3 +156,35 @@ def test_wrong_names_are_refused(tmp_path, label, given, words):
     (tmp_path / "log.csv").write_text("y,a\n0,1\n1,2\n")
     with pytest.raises(InputError, match=words):
         guess(tmp_path / "log.csv", label, **given)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "some"),
+    [
+        (["low", "mid", "high"], "'low', 'mid', 'high'"),
+        (["hit", "miss"], "'hit', 'miss'"),
+        ([0, 1, 2, 3, 4], "'?0'?, '?1'?, '?2'? and 2 more"),
+        ([0.5, 1.5], "'?0.5'?, '?1.5'?"),
+    ],
+)
+def test_other_labels_than_0_and_1_are_refused_at_once(tmp_path, kind, labels, some):
+    file = tmp_path / f"log.{kind}"
+    frame = pd.DataFrame({"y": [labels[i % len(labels)] for i in range(N)], "a": WHOLE % 7})
+    frame.to_parquet(file) if kind == "parquet" else write(file, frame)
+    words = rf"log\.{kind}: label 'y' has the values {some}, not 0 and 1; make a column of"
+    with pytest.raises(InputError, match=words):
+        guess(file)
+
+
+@pytest.mark.parametrize("two", [("yes", "no"), ("true", "false"), (1.0, 0.0)])
+def test_two_labels_in_any_form_and_a_few_wrong_ones_stay(tmp_path, two):
+    labels = [two[i % 2] for i in range(N)]
+    labels[7] = "?"  # a damaged row, as `prepare` says
+    write(tmp_path / "log.csv", pd.DataFrame({"y": labels, "a": WHOLE % 7}))
+    assert guess(tmp_path / "log.csv").label == "y"
+    labels[9:19] = ["?"] * 10
+    write(tmp_path / "log.csv", pd.DataFrame({"y": labels, "a": WHOLE % 7}))
+    guess_columns([tmp_path / "log.csv"], "y", max_bad_fraction=0.5)
+    with pytest.raises(InputError, match="label 'y'"):
+        guess_columns([tmp_path / "log.csv"], "y", max_bad_fraction=0.001)
