@@ -3,7 +3,7 @@
 `DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, with multi-valued columns
 also `lengths.npy`, with weights also `weight.npy`. They are checked and written once from the
 parquet files. `cache.json` records their source and their checksums. A damaged cache is written
-again.
+again. `.cache-train-validation/` has the rows of both splits, for a training on all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.column_arrays import ColumnArrays
-from cowclip_merlin.loading.columns import checked_blocks, read_chunks, read_columns
+from cowclip_merlin.loading.columns import checked_blocks, joined, read_chunks, read_columns
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import (
     leftovers_of_killed,
@@ -53,9 +54,9 @@ class CacheKey:
     files: list[list[str | int]]
 
     @classmethod
-    def of_folder(cls, data: PreparedData, split: str) -> CacheKey:
-        """Return the key for the current state of a split of this folder."""
-        files = [(file.name, file.stat()) for file in data.files(split)]
+    def of_folder(cls, data: PreparedData, *splits: str) -> CacheKey:
+        """Return the key for the current state of one or more splits of this folder."""
+        files = [(file.name, file.stat()) for split in splits for file in data.files(split)]
         return cls(
             format_version=FORMAT_VERSION,
             fingerprint=data.fingerprint,
@@ -82,10 +83,38 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
     Raises:
         InputError: as `read_columns`.
     """
-    folder, key = data.path / f".cache-{split}", CacheKey.of_folder(data, split)
+    return _open(
+        data,
+        (split,),
+        lambda: checked_blocks(data, split, read_chunks(data, split)),
+        otherwise=lambda: read_columns(data, split),
+    )
+
+
+def open_joined(data: PreparedData, *splits: str) -> ColumnArrays:
+    """Map the rows of some splits as one, from a cache of their own, written from those of each.
+
+    Raises:
+        InputError: as `read_columns`.
+    """
+    parts = [open_columns(data, split) for split in splits]
+    return _open(data, splits, lambda: parts, otherwise=lambda: joined(data, parts))
+
+
+def _open(
+    data: PreparedData,
+    splits: tuple[str, ...],
+    blocks: Callable[[], Iterable[ColumnArrays]],
+    *,
+    otherwise: Callable[[], ColumnArrays],
+) -> ColumnArrays:
+    """Map the cache of splits; write it from blocks of rows if need be; or else do otherwise."""
+    name = "-".join(splits)
+    folder, key = data.path / f".cache-{name}", CacheKey.of_folder(data, *splits)
     try:
         if not _is_valid(folder, key):
-            _build(data, split, folder, key)
+            rows = sum(data.rows[split] for split in splits)
+            _build(folder, key, ColumnArrays.empty(data, 0), rows, blocks())
             if not _has_key(folder, key):  # the old cache was not replaced
                 raise OSError(errno.EACCES, "cannot be replaced", str(folder))
         return _map_arrays(folder, ColumnArrays.empty(data, 0))
@@ -94,9 +123,9 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
             "%s: no cache of columns (%s); %s rows are read into memory",
             folder,
             error.strerror or error,
-            split,
+            name,
         )
-        return read_columns(data, split)
+        return otherwise()
 
 
 def _is_valid(folder: Path, key: CacheKey) -> bool:
@@ -126,14 +155,16 @@ def _checksums(folder: Path) -> dict[str, str]:
     return {file.stem: checksum(file) for file in sorted(folder.glob("*.npy"))}
 
 
-def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
+def _build(
+    folder: Path, key: CacheKey, shape: ColumnArrays, rows: int, blocks: Iterable[ColumnArrays]
+) -> None:
     """Write the cache in a work folder, then rename it."""
     for left in leftovers_of_killed(folder):
         shutil.rmtree(left, ignore_errors=True)
     with work_folder(folder) as work:
         made = work / "made"
         made.mkdir()
-        _write(data, split, made)
+        _write(made, shape, rows, blocks)
         write_json(made / "cache.json", {**asdict(key), "checksums": _checksums(made)})
         shutil.rmtree(folder, ignore_errors=True)
         # Another run may have written the same cache in the meantime; then use that one.
@@ -141,14 +172,14 @@ def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
             made.rename(folder)
 
 
-def _write(data: PreparedData, split: str, folder: Path) -> None:
+def _write(folder: Path, shape: ColumnArrays, rows: int, blocks: Iterable[ColumnArrays]) -> None:
     """Append block by block: a full disk raises OSError, which a mapped file cannot do."""
-    shape, ids = ColumnArrays.empty(data, 0), 0
+    ids = 0
     with ExitStack() as stack:
         files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in shape.arrays}
         for name, file in files.items():
-            _write_header(file, shape.arrays[name], data.rows[split])
-        for block in checked_blocks(data, split, read_chunks(data, split)):
+            _write_header(file, shape.arrays[name], rows)
+        for block in blocks:
             ids += block.ids.size
             for name, file in files.items():
                 file.write(getattr(block, name).data)

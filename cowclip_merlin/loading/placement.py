@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda.nvrtc import load_nvrtc
-from cowclip_merlin.loading.cache import open_columns
+from cowclip_merlin.loading.cache import open_columns, open_joined
 from cowclip_merlin.loading.column_arrays import ColumnArrays
 from cowclip_merlin.loading.columns import (
     FileChunk,
@@ -20,7 +20,6 @@ from cowclip_merlin.loading.columns import (
     check_no_nulls,
     column_names,
     concatenate,
-    joined,
 )
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.row_order import NUMPY, PHILOX, Data, train_validation_split
@@ -156,9 +155,8 @@ def open_train_and(
 
 
 def open_all_and_test(data: PreparedData) -> tuple[ColumnArrays, ColumnArrays]:
-    """Read the train and the validation rows as one, into host memory, and the test rows."""
-    known = [open_columns(data, split) for split in ("train", "validation") if split in data.rows]
-    return joined(data, known), open_columns(data, "test")
+    """Open the train and the validation rows as one, and the test rows, on the host."""
+    return open_joined(data, "train", "validation"), open_columns(data, "test")
 
 
 def open_train_and_validation(

@@ -23,7 +23,7 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.system.folders import try_lock
 from cowclip_merlin.training import RunSettings, train
-from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 NAMES = ("ids", "continuous", "label")
 
@@ -41,6 +41,28 @@ def test_the_cache_is_written_once(folder, monkeypatch):
     assert sorted(p.name for p in (folder.path / ".cache-train").iterdir()) == [
         "cache.json", "continuous.npy", "ids.npy", "label.npy",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_rows_of_two_splits_are_one_without_a_copy_in_memory(folder, tmp_path, monkeypatch, lists):
+    if lists:
+        log = "".join(f"{i % 2},u{i % 7},{'|'.join('xyz'[: i % 4])}\n" for i in range(200))
+        (tmp_path / "log.csv").write_text("y,user,tags\n" + log)
+        columns = {"label": "y", "categorical": ("user",), "multi": ("tags",)}
+        folder = prepare(
+            PrepareSettings(
+                files=(tmp_path / "log.csv",), kind="table", out=tmp_path / "D", **columns
+            )
+        )
+    parts = [open_columns(folder, split) for split in ("train", "test")]
+    found = cache.open_joined(folder, "train", "test")
+    for name, array in found.arrays.items():
+        assert isinstance(array, np.memmap) or not array.size
+        expected = np.concatenate([getattr(part, name) for part in parts])
+        np.testing.assert_array_equal(array, expected)
+    assert len(found) == sum(folder.rows.values()) and ("lengths" in found.arrays) == lists
+    monkeypatch.setattr(cache, "_build", None)  # the next call finds it
+    assert isinstance(cache.open_joined(folder, "train", "test").label, np.memmap)
 
 
 def test_without_pyarrow_a_folder_with_a_cache_opens(folder, monkeypatch):

@@ -54,6 +54,7 @@ def test_it_is_the_run_on_all_rows_with_the_best_number_of_epochs(data, tmp_path
     )]  # fmt: skip
     assert without_times(found[0]) == without_times(found[1]) and len(found[0]) == int(every)
     assert len(found[2]) == int(epochs) and "test_auc" in found[2][0]
+    assert share or (data / ".cache-train-validation/ids.npy").exists()  # mapped, not copied
     log = (tmp_path / "RUN/train.log").read_text(encoding="utf-8")
     assert f"{400 if share else 550} train rows, 200 test rows" in log
     assert sorted(x.name for x in tmp_path.iterdir()) == ["PLAIN", "RUN", "STOPPED"]
