@@ -69,13 +69,13 @@ UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 """Rates that training on a log does not use."""
 
 
-def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
+def add_max_bad_fraction_option(parser: argparse._ActionsContainer) -> None:
     """Add the option `--max-bad-fraction`."""
     text = "largest share of damaged rows; above it, reading stops"
     add_options(parser, PrepareSettings, "max_bad_fraction", max_bad_fraction={"help": text})
 
 
-def add_start_option(parser: argparse.ArgumentParser) -> None:
+def add_start_option(parser: argparse._ActionsContainer) -> None:
     """Add the option `--start`."""
     parser.add_argument(
         "--start",
@@ -85,18 +85,28 @@ def add_start_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_online_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the model and its training."""
+def add_online_model_options(
+    parser: argparse.ArgumentParser, what: argparse._ArgumentGroup
+) -> argparse._ArgumentGroup:
+    """Add the options of the model and its training; return the group of the model.
+
+    Args:
+        parser: of the command.
+        what: its first group, for the options that must be given.
+    """
     of_log = {
         "preset": {"shown": "criteo"},
         "clip": {"choices": choices.kernel_clips},
         "seed": {"help": "seed of all initial values, and of what dropout drops"},
     }
-    names = ("model", "batch_size", *RULE, "optimizer", "backend")
-    add_options(parser, RunSettings, *names, **of_log)
-    add_rate_options(parser, without=UNUSED_RATES)
-    add_schedule_options(parser)
-    add_options(parser, RunSettings, "seed", "mlp", *HIDDEN, *LAYERS, **of_log)
+    add_options(what, RunSettings, "model", "batch_size")
+    rates = parser.add_argument_group("batch and rates")
+    add_options(rates, RunSettings, *RULE, "optimizer", "backend", **of_log)
+    add_rate_options(rates, without=UNUSED_RATES)
+    add_schedule_options(rates)
+    model = parser.add_argument_group("model")
+    add_options(model, RunSettings, "seed", "mlp", *HIDDEN, *LAYERS, **of_log)
+    return model
 
 
 def add_schedule_options(parser: argparse._ActionsContainer) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.models.multi_task import values_by_label
 from cowclip_merlin.serving.triton.model import OUTPUT
+from cowclip_merlin.system.console import progress
 from cowclip_merlin.types import HashTable, RaggedTensor, Tensor
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
@@ -47,7 +48,11 @@ class RawValueModel(tf.Module):
         self._weights = list(model.variables)  # so that they are saved, without Keras's layers
         self._outputs = lambda columns: values_by_label(model, columns)
         layout = data.log_format
-        of_table = {name: vocabulary(id_to_value(data, name)) for name in layout.tables}
+        of_table = {}
+        with progress(sum(data.tables.values()), desc="values", unit="id") as bar:
+            for name, ids in data.tables.items():
+                of_table[name] = vocabulary(id_to_value(data, name))
+                bar.update(ids)
         self._vocabularies = list(of_table.values())
         self._known = {name: of_table[layout.table_of(name)] for name in data.categorical}
         lists, numbers = list(layout.multi), list(data.continuous)

@@ -4,6 +4,7 @@ import argparse
 import io
 import os
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.system import console
 from cowclip_merlin.workflows import PrepareSettings, prepare
 
+GROUPED = {"fit", "prepare", "train", "tune", "serve"}
 NO_NOTES = {
     "cowclip report",
     "cowclip online rollback",
@@ -48,6 +50,14 @@ def test_all_commands_have_both_options():
     for each in parsers(build_parser()):
         assert "--verbose" in each._option_string_actions, each.prog
         assert ("-q" in each._option_string_actions) == (each.prog not in NO_NOTES), each.prog
+
+
+def test_options_of_long_commands_are_in_groups():
+    for each in parsers(build_parser()):
+        name = each.prog.removeprefix("cowclip ")
+        if name in GROUPED or (name.startswith("online ") and name != "online rollback"):
+            loose = [*each._optionals._group_actions, *each._positionals._group_actions]
+            assert [x.dest for x in loose] == ["help"], each.prog
 
 
 def test_only_one_of_them_is_given(capsys):
@@ -92,20 +102,36 @@ def test_warnings_are_not_told_in_quiet(capsys):
         assert "of an error" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl", "parquet"])
-def test_the_bar_of_reading_ends_with_the_files(log, tmp_path, monkeypatch, kind):
+def bars_of(module, monkeypatch):
+    """The bars that a module will have shown."""
     bars = []
 
     def shown(total=None, **given):
         bars.append(tqdm(**{"total": total, **given, "file": io.StringIO()}))
         return bars[-1]
 
-    monkeypatch.setattr("cowclip_merlin.workflows.raw.readers.progress", shown)
+    monkeypatch.setattr(f"cowclip_merlin.{module}.progress", shown)
+    return bars
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "jsonl", "parquet"])
+def test_the_bar_of_reading_ends_with_the_files(log, tmp_path, monkeypatch, kind):
+    bars = bars_of("workflows.raw.readers", monkeypatch)
     given = {"kind": "table", "label": "y", "categorical": ("a",), "partition_mb": 0.004}
     prepare(PrepareSettings(files=(tmp_path / f"log.{kind}",), out=tmp_path / "DATA", **given))
     (bar,) = bars
     assert bar.total == (tmp_path / f"log.{kind}").stat().st_size
     assert 0.95 * bar.total < bar.n <= bar.total
+
+
+def test_the_bar_of_an_export_counts_the_ids_of_each_table_once(prepared, monkeypatch):
+    from cowclip_merlin.serving.raw_value_model import RawValueModel
+
+    bars = bars_of("serving.raw_value_model", monkeypatch)
+    data = prepared("y,a,b,x\n0,u,v,1\n1,w,u,2\n", share_embedding=("b=a",), test_fraction=0)
+    RawValueModel(SimpleNamespace(variables=[]), data)
+    (bar,) = bars
+    assert bar.n == bar.total == data.tables["a"] > 0
 
 
 def test_progress_shows_on_a_terminal_only_and_not_in_quiet(monkeypatch):

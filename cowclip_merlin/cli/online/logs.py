@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 def add_produce_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online produce`."""
-    add = parser.add_argument
+    what = parser.add_argument_group("what to play")
+    add = what.add_argument
     add("files", nargs="*", metavar="FILE", help="CSV, TSV (also compressed) or parquet to play")
     add("--features", required=True, metavar="YAML", help="features file; written with --generate")
     add("--to", metavar="LOG", help="log of whole examples")
@@ -51,15 +52,17 @@ def add_produce_options(parser: CommandParser) -> None:
     names = ("rate", "speed", "times", "delay")
     times = {"default": None, "shown": "log, with --generate now"}
     delay = {"default": None, "shown": f"{ProduceSettings.delay:g}"}
-    add_options(parser, ProduceSettings, *names, times=times, delay=delay)
+    clock = parser.add_argument_group("rate and times")
+    add_options(clock, ProduceSettings, *names, times=times, delay=delay)
+    made = parser.add_argument_group("generated stream")
     text = "generate a stream whose effects drift and whose items come and go"
-    add("--generate", action="store_true", help=text)
+    made.add_argument("--generate", action="store_true", help=text)
     events = {"default": None, "help": "with --generate: events to generate"}
     days = {"default": None, "shown": str(StreamSize.days)}
     days["help"] = "with --generate: days of drift in these events"
     seed = {"help": "seed of the generated stream and of the delays"}
-    add_options(parser, StreamSize, "rows", "days", "seed", rows=events, days=days, seed=seed)
-    add_max_bad_fraction_option(parser)
+    add_options(made, StreamSize, "rows", "days", "seed", rows=events, days=days, seed=seed)
+    add_max_bad_fraction_option(what)
     parser.set_defaults(max_bad_fraction=None)  # to know what was given
 
 
@@ -188,25 +191,28 @@ writes their features file, and gives each event its true click probability in t
 
 def add_join_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online join`."""
-    add = parser.add_argument
+    what = parser.add_argument_group("what to join")
+    add = what.add_argument
     add("--impressions", required=True, metavar="LOG", help=f"log to read: {LOG_FORMS}")
     add("--actions", required=True, metavar="LOG", help="log of clicks to read, like --impressions")
     add("--to", required=True, metavar="LOG", help="log of examples to write, like --impressions")
     add("--features", required=True, metavar="YAML", help="features file with a key")
-    add_options(parser, JoinSettings, "window")
+    add_options(what, JoinSettings, "window")
     text = "SQLite file: a new one, or one to resume; with Flink, a folder for checkpoints"
     add("--state", required=True, metavar="FILE", help=text)
+    examples = parser.add_argument_group("examples")
+    run = parser.add_argument_group("run")
     text = "one process with SQLite, or Apache Flink on logs of text lines (default: %(default)s)"
-    add("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)
+    run.add_argument("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)
     texts = {"late": {"default": "0"}, "lateness": {"default": "10s"}}
     names = ("negatives", "late", "lateness", "idle", "seed")
-    add_options(parser, JoinSettings, *names, **texts)
+    add_options(examples, JoinSettings, *names, **texts)
     text = "stop at the ends that both logs have now, and end all windows"
-    add("--until-end", action="store_true", help=text)
+    run.add_argument("--until-end", action="store_true", help=text)
     text = "remove messages from both logs when they were joined, if nothing else reads them; "
     text += "not with Flink"
-    add("--trim", action="store_true", help=text)
-    add_options(parser, MonitoringSettings)
+    run.add_argument("--trim", action="store_true", help=text)
+    add_options(parser.add_argument_group("monitoring"), MonitoringSettings)
 
 
 def run_join(args: argparse.Namespace) -> int:
@@ -278,18 +284,18 @@ stopped or killed.""",
 
 def add_replay_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online replay`."""
-    parser.add_argument(
-        "files", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet"
-    )
-    parser.add_argument("--features", required=True, metavar="YAML", help="features file")
-    parser.add_argument("--out", required=True, metavar="OUT", help="folder to write")
+    what = parser.add_argument_group("what to replay")
+    add = what.add_argument
+    add("files", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet")
+    add("--features", required=True, metavar="YAML", help="features file")
+    add("--out", required=True, metavar="OUT", help="folder to write")
     usual = {"batch_days": {"default": 1.0}, "sync": {"default": ("never", "1d", "1h")}}
-    add_options(parser, ReplaySettings, **usual)
-    add_start_option(parser)
-    parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
-    add_max_bad_fraction_option(parser)
-    add_online_model_options(parser)
-    add_table_options(parser)
+    add_options(what, ReplaySettings, **usual)
+    add_start_option(what)
+    add("--resume", action="store_true", help="go on from the last snapshot")
+    add_max_bad_fraction_option(what)
+    add_online_model_options(parser, what)
+    add_table_options(parser.add_argument_group("growing tables"))
 
 
 def run_replay(args: argparse.Namespace) -> int:

@@ -22,15 +22,16 @@ TOKEN_VARIABLE = "COWCLIP_TOKEN"
 
 
 def add_server_options(parser: CommandParser) -> None:
-    """Add the options of a server: where it listens, its token and its limits."""
-    add = parser.add_argument
-    add_options(parser, Listening, "host", "allowed_hosts", "port")
+    """Add the options of a server: where it listens, its token, its limits and its lines."""
+    where = parser.add_argument_group("where it listens, and to whom")
+    add_options(where, Listening, "host", "allowed_hosts", "port")
     text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
-    add("--token-file", metavar="FILE", help=text)
-    add_options(parser, Listening, "tls_cert", "tls_key")
-    add_options(parser, ServingLimits)
-    add("--access-log", action="store_true", help="print a line for each request")
-    add_options(parser, MonitoringSettings, "log_format")
+    where.add_argument("--token-file", metavar="FILE", help=text)
+    add_options(where, Listening, "tls_cert", "tls_key")
+    add_options(parser.add_argument_group("limits"), ServingLimits)
+    lines = parser.add_argument_group("lines")
+    lines.add_argument("--access-log", action="store_true", help="print a line for each request")
+    add_options(lines, MonitoringSettings, "log_format")
 
 
 def _server_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def read_token(file: str | None) -> str | None:
 
 def add_serve_run_options(parser: CommandParser) -> None:
     """Add the options of `cowclip serve`."""
-    add = parser.add_argument
+    add = parser.add_argument_group("what to serve").add_argument
     add("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     text = "folder that RUN was trained on (default: where it was then)"
     add("--data", metavar="DATA", help=text)
@@ -109,7 +110,7 @@ of each column, as in the log; null is a missing one.""",
 
 def add_serve_options(parser: CommandParser) -> None:
     """Add the options of `cowclip online serve`."""
-    add = parser.add_argument
+    add = parser.add_argument_group("what to serve").add_argument
     text = f"log of the trainer: {LOG_FORMS}"
     add("--from", dest="log", required=True, metavar="LOG", help=text)
     text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"

@@ -25,17 +25,18 @@ from cowclip_merlin.training.run_settings import RunSettings
 
 def add_train_options(parser: CommandParser) -> None:
     """Add the options of `cowclip online train`."""
-    add = parser.add_argument
+    what = parser.add_argument_group("what to train")
+    add = what.add_argument
     add("--from", dest="events", required=True, metavar="LOG", help=f"events to read: {LOG_FORMS}")
     add("--features", required=True, metavar="YAML", help="features file")
     add("--out", required=True, metavar="RUN", help="run folder: a new one, or one to resume")
     add("--to", dest="servers", metavar="LOG", help="log for servers to write, like --from")
-    add_options(parser, StreamSettings)
-    add_start_option(parser)
-    add_online_model_options(parser)
-    add_options(parser, RunSettings, "multi_task", "experts")
-    add_table_options(parser)
-    add_options(parser, MonitoringSettings)
+    add_start_option(what)
+    model = add_online_model_options(parser, what)
+    add_options(model, RunSettings, "multi_task", "experts")
+    add_options(parser.add_argument_group("syncs, snapshots and restarts"), StreamSettings)
+    add_table_options(parser.add_argument_group("growing tables"))
+    add_options(parser.add_argument_group("monitoring"), MonitoringSettings)
     of_stream = {
         "workers": {
             "help": "processes on this machine that share every batch; each has a part of the rows",
@@ -45,7 +46,7 @@ def add_train_options(parser: CommandParser) -> None:
             "help": "how often to restart all workers from the newest snapshot after one fails"
         },
     }
-    add_options(parser, LaunchSettings, *of_stream, **of_stream)
+    add_options(parser.add_argument_group("workers"), LaunchSettings, *of_stream, **of_stream)
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -153,14 +154,15 @@ leaves them out with --on-restart skip. Servers follow. The newer snapshots stay
 
 def add_demo_options(parser: CommandParser) -> None:
     """Add the arguments of `cowclip online demo`."""
-    parser.add_argument(
+    parts = parser.add_argument_group("what to run")
+    parts.add_argument(
         "--work",
         default="online-demo",
         metavar="FOLDER",
         help="new or empty folder for all files (default: %(default)s)",
     )
     names = ("minutes", "rate", "sync_every", "redis", "kafka", "seed")
-    add_options(parser, DemoSettings, *names)
+    add_options(parts, DemoSettings, *names)
 
 
 def run_parts(args: argparse.Namespace) -> None:
