@@ -140,8 +140,10 @@ ADOPT = Command(
     settings=AdoptSettings,
     run=run_adopt,
     examples="""examples:
-  cowclip adopt TRAIN VALID --out DATA
+  cowclip adopt TRAIN VALID --workflow WORKFLOW --out DATA
   cowclip adopt TRAIN VALID --test TEST --label click,bought --out DATA
 
-Rows for cowclip score are rows of such output, too: transform them with your workflow first.""",
+With --workflow, cowclip score and serve take raw ids: `Categorify` left them in parquet files
+there. Its pickle is not read. Give numbers as the workflow returns them. Without --workflow, rows
+to score are rows of such output, too: transform them with your workflow first.""",
 )

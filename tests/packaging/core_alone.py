@@ -14,7 +14,7 @@ from pathlib import Path
 CORE = {"cowclip-merlin", "numpy", "numba", "llvmlite"}
 COMMANDS = {
     "fit": "log.csv --label y --out nothing",
-    "adopt": "TRAIN VALID --out nothing",
+    "adopt": "TRAIN VALID --workflow WORKFLOW --out nothing",
     "serve": "RUN",
     "explain": "RUN",
     "generate": "--rows 9 --out nothing.txt",

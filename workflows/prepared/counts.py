@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 SPECIAL = {"pad": 0, "null": 1, "oov": 2}
 FIRST_VALUE = 3
+OUT_OF_VOCABULARY = "\ufdd0"
+"""Text that gets id 2, however often it comes: a character that Unicode keeps for use in programs.
+
+It stands for values that the workflow of an adopted folder has not kept."""
 
 FieldCounts = dict[str, npt.NDArray[np.int64]]
 """Field -> how often each id from 3 on occurs in the fitted rows.
@@ -53,12 +57,14 @@ class Vocabulary(NamedTuple):
 
         is_missing = pc.is_null(counts["value"])
         known = counts.filter(pc.invert(is_missing))
+        is_rare = pc.less(known["count"], threshold)
         if _is_text(known):  # which may be joined to more than 2 GiB
             known = known.set_column(0, "value", known["value"].cast(pa.large_string()))
+            is_rare = pc.or_(is_rare, pc.equal(known["value"], OUT_OF_VOCABULARY))
         places = pc.sort_indices(known, [("count", "descending"), ("value", "ascending")])
-        frequent = pc.sum(pc.greater_equal(known["count"], threshold), min_count=0).as_py()
-        kept, rare = (_in_chunks(known.take(x)) for x in (places[:frequent], places[frequent:]))
-        return cls(kept, rare, _sum(counts.filter(is_missing)))
+        rare = np.asarray(is_rare)[np.asarray(places)]
+        found = (_in_chunks(known.take(places.filter(pa.array(x)))) for x in (~rare, rare))
+        return cls(*found, _sum(counts.filter(is_missing)))
 
     @classmethod
     def read(cls, categories: Path, name: str) -> Vocabulary:

@@ -225,7 +225,7 @@ def read_parquet_rows(
     columns = [replace(c, printed=True) if c.name in printed else c for c in log_format.sources]
     start, shown = 0, bar is not None and not bar.disable
     of_row = size_of(file) / max(parquet.metadata.num_rows, 1) if shown else 0
-    for batch in _batches(parquet, file, rows, names):
+    for batch in batches_of(parquet, file, rows, names):
         parsed = checked_rows(pa.Table.from_batches([batch]), columns, file, start)
         if keep:
             kept = batch.select(list(keep)).take(pa.array(parsed.positions))
@@ -261,9 +261,10 @@ def open_parquet(file: FilePath) -> pq.ParquetFile:
         raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
 
 
-def _batches(
+def batches_of(
     parquet: pq.ParquetFile, file: FilePath, rows: int, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of an open file in blocks of at most `rows` rows."""
     import pyarrow as pa
 
     batches = parquet.iter_batches(batch_size=rows, columns=names)
