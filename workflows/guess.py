@@ -39,6 +39,12 @@ _ODD = 3  # texts among numbers that may mean missing ones
 _LISTS = ("|", ";")
 _DIGITS = r"^-?[0-9]+(\.0+)?$"
 _CODE = r"^-?(0[0-9]|[0-9]{16})"  # a zero in front, or more digits than numbers have
+_OTHER_FORMS = {
+    r"^-?[0-9]+(,[0-9]+)?$": "numbers with commas; write decimal points for a column of numbers",
+    r"^[0-9]{1,4}[./][0-9]{1,2}[./][0-9]{1,4}( [0-9:.]+)?$": "dates; write 2001-01-31 or "
+    "2001-01-31 14:05:09 for a column of times",
+}
+"""Pattern of texts that are ids here -> what they may mean, and how to write it."""
 _OF_IDS = {"id", "ids", "key", "code", "hash", "user", "item", "zip"}
 _OF_NUMBERS = {
     *("price", "amount", "cost", "count", "cnt", "age", "duration", "seconds", "secs", "ms"),
@@ -222,7 +228,7 @@ class _Look:
         if self.values < 2 and self.kind != "vector":
             return LEFT_OUT, "one value only"
         if self.one_a_row:
-            return LEFT_OUT, f"nearly one value a row: {values} in {self.rows:,} rows"
+            return LEFT_OUT, f"nearly one value a row: {values} in {self.rows:,} rows{self.detail}"
         if self.kind == "time" and timed:
             return LEFT_OUT, "another column has the time"
         if self.kind in ("text", "whole") and self.as_id and {"/", "\0"} & {*self.name}:
@@ -300,6 +306,9 @@ def _kind_of_texts(name: str, texts: pa.ChunkedArray) -> Kind:
         odd = repr(others[0].as_py())
         detail = f": numbers but for such as {odd}; empty these cells for a column of numbers"
         return "text", len(unique), {"detail": detail}
+    for pattern, words in _OTHER_FORMS.items():
+        if pc.all(pc.match_substring_regex(unique, pattern)).as_py():
+            return "text", len(unique), {"detail": f": {words}"}
     for separator in _LISTS:
         has = pc.match_substring(texts, separator)
         every = pc.list_flatten(pc.split_pattern(unique, separator))
