@@ -145,7 +145,8 @@ def guess_columns(
     table, twice = first_rows(files[0], log_format)
     if not table.num_rows:
         raise InputError(f"{files[0]}: no rows; give a log with at least one row")
-    _check_label(table[label], label, files[0], max(max_bad_fraction, _WRONG))
+    if label in table.column_names:  # all but "", which `prepare` refuses
+        _check_label(table[label], label, files[0], max(max_bad_fraction, _WRONG))
     known = _given_roles(given or {}, table.column_names, twice, label, files[0])
     found = [GuessedColumn(name=x, role=LEFT_OUT, why="its name occurs twice") for x in twice]
     looks = {name: _Look.of(name, table[name]) for name in table.column_names if name != label}

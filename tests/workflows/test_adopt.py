@@ -9,7 +9,8 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows import PreparedData, read_counts
+from cowclip_merlin.workflows.prepared.counts import OUT_OF_VOCABULARY
 
 ROWS, TRAINING = 600, 480
 
@@ -158,6 +159,11 @@ def test_with_the_workflow_ids_are_raw_values(saved, tmp_path):
                 there = (given[column] == special).to_numpy()
                 assert ((got[column] == special).to_numpy() == there)[rest].all()
     assert (got["user"] == 2).any() and (got["level"] == 1).any()
+    longer = ("--out", str(tmp_path / "LONGER"), "--extend", str(data.path))
+    assert main(["prepare", "table", str(saved / "test.parquet"), *longer]) == 0
+    values = read_counts(PreparedData.load(tmp_path / "LONGER"), "user")["value"].to_pylist()
+    known = read_counts(data, "user")["value"].to_pylist()
+    assert values[: len(known)] == known and OUT_OF_VOCABULARY not in values
 
 
 @pytest.mark.runs
