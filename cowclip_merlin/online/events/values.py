@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,14 @@ Floats = npt.NDArray[np.floating]
 MISSING = -(2**63)
 """Id of a missing value."""
 
-_FEW = 16
-"""Values that are faster one by one, as those of a request are."""
+_FEW = 1024
+"""Values that are faster one by one, as those of a request or of a batch are."""
+
+_OF_WHOLE = frozenset("-0123456789")
+"""How texts of whole numbers begin."""
+
+_KNOWN, _SHORT = 1 << 16, 64
+"""Ids that are remembered, of texts of so many characters: most of a batch come again."""
 
 _SHORT_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # fits 64 bits for sure
 _LONG_WHOLE = r"^-?[1-9][0-9]{18}$"  # may fit
@@ -61,12 +68,13 @@ def text_id(text: str) -> int:
 
 
 def _id_of_text(text: str) -> int:
-    digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= 19 and _is_canonical(text):
-        number = int(text)
-        if -(2**63) < number < 2**63:
-            return number
-    return int(_hashes([text.encode("utf-8")])[0])
+    if text[:1] in _OF_WHOLE:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) <= 19 and _is_canonical(text):
+            number = int(text)
+            if -(2**63) < number < 2**63:
+                return number
+    return _hash(text.encode("utf-8"))
 
 
 def _is_canonical(text: str) -> bool:
@@ -74,8 +82,14 @@ def _is_canonical(text: str) -> bool:
     return str(int(text)) == text
 
 
+def _hash(text: bytes) -> int:
+    """Return the hash of a UTF-8 text."""
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return max(int.from_bytes(digest, "little", signed=True), MISSING + 1)
+
+
 def _hashes(texts: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Return the hashes of UTF-8 texts."""
+    """Return the hashes of UTF-8 texts, as `_hash` does."""
     digests = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
     return np.maximum(np.frombuffer(digests, "<i8"), MISSING + 1)
 
@@ -94,11 +108,13 @@ def text_ids(column: ArrowColumn, *, keep_text: bool = False) -> npt.NDArray[np.
     import pyarrow as pa
 
     if pa.types.is_int64(column.type):
-        return np.array(column.fill_null(MISSING))  # one that may be written
+        whole = column.fill_null(MISSING) if column.null_count else column
+        return np.array(whole)  # one that may be written
     if len(column) <= _FEW:
-        id_of = _id_of_text if keep_text else text_id
-        ids = [id_of(text) if text else MISSING for text in column.to_pylist()]
-        return np.array(ids, np.int64)
+        texts = column.to_pylist()
+        id_of, known = (_id_of_text, _known_of_text) if keep_text else (text_id, _known)
+        ids = {x: (known if len(x) <= _SHORT else id_of)(x) for x in {*texts} if x}
+        return np.array([ids.get(text, MISSING) for text in texts], np.int64)
     encoded = one_array(column).dictionary_encode()
     # One more than there are values: null is the last.
     texts = encoded.dictionary if keep_text else whole_texts(encoded.dictionary)[0]
@@ -121,6 +137,10 @@ def _distinct_ids(texts: pa.Array) -> npt.NDArray[np.int64]:
         ids[i] = _id_of_text(texts[i].as_py())
     ids[np.asarray(pc.equal(texts, "")).astype(bool)] = MISSING
     return ids
+
+
+_known = lru_cache(maxsize=_KNOWN)(text_id)
+_known_of_text = lru_cache(maxsize=_KNOWN)(_id_of_text)
 
 
 def one_array(column: ArrowColumn) -> pa.Array:
