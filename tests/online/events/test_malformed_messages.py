@@ -7,14 +7,22 @@
 
 import json
 import os
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cowclip_merlin.online.events import messages as ways
 from cowclip_merlin.online.events.columns import StreamColumn, VectorColumn
-from cowclip_merlin.online.events.messages import encode_messages, encode_requests, refuse_ahead
+from cowclip_merlin.online.events.events import Damage
+from cowclip_merlin.online.events.messages import (
+    decode_messages,
+    encode_messages,
+    encode_requests,
+    refuse_ahead,
+)
 
 FEATURES = """\
 label: click
@@ -178,3 +186,21 @@ def test_a_message_and_a_request_may_lack_an_optional_column(features_file):
         assert contents(events, i) == contents(whole, i)
         assert asked.ids.take([i]).values.tolist() == whole.ids.take([i]).values.tolist()
     np.testing.assert_array_equal(asked.numbers, whole.numbers)
+
+
+@pytest.mark.parametrize("way", [ways._quickly, ways._scanned])
+@given(st.dictionaries(st.text(max_size=3), VALUES), st.integers(0), st.integers(0, 255))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_message_is_what_json_loads_makes_of_it(monkeypatch, way, row, place, byte):
+    """Also after one of its bytes has changed."""
+    monkeypatch.setattr(ways, "_quickly", way)
+    text = json.dumps(row).encode()
+    place %= len(text)
+    for value in (text, text[:place] + bytes([byte]) + text[place + 1 :]):
+        damage, wanted = Damage(), None
+        (found,) = decode_messages([value], damage)
+        with suppress(ValueError):
+            wanted = json.loads(value)
+        is_good = type(wanted) is dict
+        assert repr(found) == repr(wanted if is_good else {})
+        assert bool(damage.reasons) != is_good
