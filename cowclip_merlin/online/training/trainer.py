@@ -465,16 +465,14 @@ class StepPipeline:
         """Begin the step of a batch, when that of the batch before has ended.
 
         Raises:
-            InputError: the table is full, or TensorFlow has moved its memory.
+            InputError: the table is full, or TensorFlow had moved its memory at the batch before.
             Diverged: a gradient of the batch before was not finite.
         """
-        table = self._trainer.table
         known, rows = self._trainer.admit_beside_step(events)
         self.wait()
-        table.check_memory()
         self._trainer.hold(rows)
         self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
-        table.expire()
+        self._trainer.table.expire()
 
     def wait(self) -> None:
         """Wait until the running step has ended, if there is one."""
@@ -487,6 +485,7 @@ class StepPipeline:
         self._threads.shutdown(wait=True)
 
     def _step(self, known: Ids, rows: Ids, events: Events, batch_factor: int) -> None:
+        self._trainer.table.check_memory()  # of the new rows, before the model reads them
         scores = self._trainer.score(known, events.numbers)
         if events.offsets is not None:
             scores = of_sampled(scores, events.offsets)
