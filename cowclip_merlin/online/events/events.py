@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,7 +65,9 @@ class Events:
         return first[~np.isnan(first)]
 
     def filter(self, which: Mask | slice) -> Events:
-        """The events where the mask is true, or those of a slice."""
+        """The events where the mask is true, or those of a slice; of all, these themselves."""
+        if not isinstance(which, slice) and which.dtype == np.bool_ and which.all():
+            return self
         columns = {k: None if x is None else x[which] for k, x in self._columns().items()}
         return Events(ids=self.ids.take(which), **columns)
 
@@ -251,12 +254,20 @@ def sample_rate_offsets(rates: Sequence[Json], damage: Damage) -> npt.NDArray[np
     """
     if all(rate is None or rate == 1 for rate in rates):
         return None
-    checked = np.array([_rate(rate) for rate in rates])
+    checked = _checked_rates(rates)
     damage.add(
         np.isnan(checked),
         lambda i: f"{SAMPLE_RATE} is {rates[i]!r:.60}; give a number above 0 and at most 1",
     )
     return np.log(np.nan_to_num(checked, nan=1.0)).astype(np.float32)
+
+
+def _checked_rates(rates: Sequence[Json]) -> Array:
+    """Rates as numbers, [n]; NaN where one is wrong."""
+    if {*map(type, rates)} <= {float, NoneType}:  # as the joiner writes them
+        found = np.array([1.0 if rate is None else rate for rate in rates])
+        return np.where((found > 0) & (found <= 1), found, np.nan)
+    return np.array([_rate(rate) for rate in rates])
 
 
 def _rate(value: Json) -> float:

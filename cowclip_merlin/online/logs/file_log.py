@@ -45,6 +45,7 @@ MARK = b"\xc0msg"
 """Begins each message; no UTF-8 text contains its first byte, and a file of zeros no mark."""
 
 _HEADER = struct.Struct("<4sII")  # mark, length, checksum
+_HEADER_SIZE = _HEADER.size
 _FIRST_READ, _MOST_READ = 1 << 16, 1 << 20
 
 
@@ -176,7 +177,7 @@ class FileLog(MessageLog):
             return
         try:
             for value in values_from(target, offset):
-                count, offset = count + 1, offset + size_of(value)
+                count, offset = count + 1, offset + _HEADER_SIZE + len(value)
                 yield Message((count, segment, offset), value)
         finally:
             os.close(target)
@@ -317,7 +318,7 @@ def values_from(target: int, offset: int) -> Iterator[bytes]:
         place = 0
         while (value := _value_at(data, place)) is not None:
             yield value
-            place += size_of(value)
+            place += _HEADER_SIZE + len(value)
         offset += place
         if place:
             size = min(2 * size, _MOST_READ)
@@ -348,10 +349,10 @@ def _size_at_start(data: bytes) -> int:
 
 def _value_at(data: bytes, place: int) -> bytes | None:
     """The message at a place; None if it is not complete."""
-    if len(data) - place < _HEADER.size:
+    if len(data) - place < _HEADER_SIZE:
         return None
     mark, length, checksum = _HEADER.unpack_from(data, place)
-    place += _HEADER.size
+    place += _HEADER_SIZE
     value = data[place : place + length]
     whole = mark == MARK and len(value) == length and _checksum(value) == checksum
     return value if whole else None

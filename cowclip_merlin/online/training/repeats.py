@@ -105,6 +105,8 @@ class RepeatFilter:
         before = np.where(rows != 0, self._keys.last_seen(rows).astype(np.int64), -LATEST)
         ordered = np.sort(keys)
         several = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(several):
+            return before
         last: dict[int, int] = {}
         for i in np.flatnonzero(np.isin(keys, several)).tolist():
             before[i] = max(before[i], last.get(int(keys[i]), -LATEST))
