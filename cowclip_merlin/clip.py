@@ -1,10 +1,21 @@
-"""CowClip and the clips of the paper's comparison, as pure functions on TensorFlow tensors.
+"""CowClip and the clips of the paper's comparison, as pure functions.
 
-Each clip returns a factor in [0, 1] for the gradient of each embedding row, and a clip of updates
-for the row's update. Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
+They take NumPy arrays, and then need nothing else, or TensorFlow's tensors, and return the same
+kind. Each clip returns a factor in [0, 1] for the gradient of each embedding row, and a clip of
+updates for the row's update. Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
 Algorithm 1 (`cowclip`), Table 6 (the others but `clippy`, which `contrib.clippy` has).
 
 `FUNCTIONS` has the function of each clip, and `choices.CLIPS` its properties.
+
+>>> rows = ClipRows(
+...     g=np.array([[3.0, 4.0], [0.3, 0.4]]),
+...     w=np.array([[0.6, 0.8], [0.6, 0.8]]),
+...     cnt=np.array([2, 1]),
+...     field=np.array([0, 0]),
+...     num_fields=1,
+... )
+>>> cowclip_factor(rows, RowSettings(r=1.0)).round(6).tolist()
+[0.4, 1.0]
 """
 
 from __future__ import annotations
@@ -12,12 +23,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.choices import RowSettings, contributed
-from cowclip_merlin.types import Tensor
+from cowclip_merlin.types import Array, ArrayOrTensor
 
-tf = compat.tensorflow()
+
+def _segment_sum(x: Array, segments: Array, number: int) -> Array:
+    return np.bincount(segments, x, number).astype(x.dtype)
+
+
+_NUMPY = SimpleNamespace(
+    add_n=sum,
+    cast=np.asarray,
+    fill=np.full,
+    gather=np.take,
+    math=SimpleNamespace(unsorted_segment_sum=_segment_sum),
+    maximum=np.maximum,
+    minimum=np.minimum,
+    ones_like=np.ones_like,
+    reduce_sum=np.sum,
+    shape=np.shape,
+    sqrt=np.sqrt,
+    square=np.square,
+    where=np.where,
+)
+"""Functions of NumPy by their names in TensorFlow, so that each clip is written once."""
+
+
+def library_of(x: ArrayOrTensor) -> Any:
+    """Return what computes with x: TensorFlow, or NumPy by the same names."""
+    return _NUMPY if isinstance(x, (np.ndarray, np.generic)) else compat.any_tensorflow()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +72,10 @@ class ClipRows:
         num_fields: number of fields in the table.
     """
 
-    g: Tensor
-    w: Tensor
-    cnt: Tensor
-    field: Tensor
+    g: ArrayOrTensor
+    w: ArrayOrTensor
+    cnt: ArrayOrTensor
+    field: ArrayOrTensor
     num_fields: int
 
 
@@ -50,13 +90,13 @@ class RowUpdates:
         num_fields: number of fields in the table.
     """
 
-    update: Tensor
-    w: Tensor
-    field: Tensor
+    update: ArrayOrTensor
+    w: ArrayOrTensor
+    field: ArrayOrTensor
     num_fields: int
 
 
-ClipFunction = Callable[..., "Tensor | list[Tensor]"]
+ClipFunction = Callable[..., "ArrayOrTensor | list[ArrayOrTensor]"]
 
 FUNCTIONS: dict[str, ClipFunction] = {}
 """The function of each clip, by the clip's name in `choices.CLIPS`."""
@@ -76,30 +116,32 @@ def clip_function(name: str) -> Callable[[ClipFunction], ClipFunction]:
     return register
 
 
-def row_norms(x: Tensor) -> Tensor:
+def row_norms(x: ArrayOrTensor) -> ArrayOrTensor:
     """Compute the Euclidean norm of each row, [n, d] -> [n]."""
+    tf = library_of(x)
     return tf.sqrt(tf.reduce_sum(tf.square(x), axis=-1))
 
 
-def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
+def shrink_factor(norm: ArrayOrTensor, threshold: ArrayOrTensor) -> ArrayOrTensor:
     """Compute `min(1, threshold / norm)`, or 1 where the norm is zero (zero gradients stay zero).
 
-    >>> shrink_factor(tf.constant([0.0, 1.0, 4.0]), 2.0).numpy().tolist()
+    >>> shrink_factor(np.array([0.0, 1.0, 4.0]), 2.0).tolist()
     [1.0, 1.0, 0.5]
     """
+    tf = library_of(norm)
     one = tf.ones_like(norm)
     safe = tf.where(norm > 0, norm, one)
     return tf.where(norm > 0, tf.minimum(one, threshold / safe), one)
 
 
 @clip_function("cowclip")
-def cowclip_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
+def cowclip_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
     """Clip as Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
 
     An id that is absent from the batch counts as one occurrence, so that its L2 gradient does
     not become 0.
     """
-    d = rows.w.shape[-1]
+    tf, d = library_of(rows.g), rows.w.shape[-1]
     floor = math.sqrt(d) * settings.zeta
     occurrences = tf.maximum(tf.cast(rows.cnt, rows.w.dtype), 1.0)
     threshold = occurrences * tf.maximum(settings.r * row_norms(rows.w), floor)
@@ -107,52 +149,55 @@ def cowclip_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
 
 
 @clip_function("column")
-def column_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
+def column_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
     """Clip column-wise with a constant: each row's gradient norm is at most `bound`, [n]."""
     return shrink_factor(row_norms(rows.g), settings.bound)
 
 
 @clip_function("field")
-def field_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
+def field_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
     """Clip field-wise with a constant bound on the gradient norm of a whole field, [n]."""
     factor = shrink_factor(_field_norms(rows.g, rows), settings.bound)
-    return tf.gather(factor, rows.field)
+    return library_of(rows.g).gather(factor, rows.field)
 
 
 @clip_function("adaptive_field")
-def adaptive_field_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
+def adaptive_field_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
     """Clip field-wise, adaptively: threshold `cnt_f * r * ||W_f||`, with the field's count, [n]."""
+    tf = library_of(rows.g)
     cnt = tf.cast(rows.cnt, rows.w.dtype)
     cnt_f = tf.math.unsorted_segment_sum(cnt, rows.field, rows.num_fields)
     threshold = tf.maximum(cnt_f, 1.0) * settings.r * _field_norms(rows.w, rows)
     return tf.gather(shrink_factor(_field_norms(rows.g, rows), threshold), rows.field)
 
 
-def _field_norms(x: Tensor, rows: ClipRows) -> Tensor:
+def _field_norms(x: ArrayOrTensor, rows: ClipRows) -> ArrayOrTensor:
+    tf = library_of(x)
     squares = tf.reduce_sum(tf.square(x), axis=-1)
     return tf.sqrt(tf.math.unsorted_segment_sum(squares, rows.field, rows.num_fields))
 
 
 @clip_function("global")
-def global_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[Tensor]:
+def global_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[ArrayOrTensor]:
     """Clip all tables by one factor: the norm of all gradients together is at most `bound`."""
+    tf = library_of(tables[0].g)
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
     factor = shrink_factor(tf.sqrt(squares), settings.bound)
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
 
 
 @clip_function("none")
-def unclipped_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
+def unclipped_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
     """Return 1 for each row, [n]: no clip."""
-    return tf.ones_like(rows.g[:, 0])
+    return library_of(rows.g).ones_like(rows.g[:, 0])
 
 
 @clip_function("clippy")
-def _clippy_factor(rows: RowUpdates, settings: RowSettings) -> Tensor:
+def _clippy_factor(rows: RowUpdates, settings: RowSettings) -> ArrayOrTensor:
     return contributed("clippy_factor")(rows, settings)
 
 
-def gradient_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[Tensor]:
+def gradient_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[ArrayOrTensor]:
     """Compute the factors of a clip that acts on gradients.
 
     Args:
@@ -160,7 +205,7 @@ def gradient_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[
         settings: the clip and its thresholds.
 
     Returns:
-        One tensor per table, with the factor of each row, [n].
+        One array or tensor per table, with the factor of each row, [n].
     """
     function = FUNCTIONS[settings.clip]
     if settings.of_clip.all_tables:
@@ -168,6 +213,6 @@ def gradient_factors(tables: Sequence[ClipRows], settings: RowSettings) -> list[
     return [function(rows, settings) for rows in tables]
 
 
-def update_factor(rows: RowUpdates, settings: RowSettings) -> Tensor:
+def update_factor(rows: RowUpdates, settings: RowSettings) -> ArrayOrTensor:
     """Compute the factor of each row with a clip that acts on updates, [n]."""
     return FUNCTIONS[settings.clip](rows, settings)

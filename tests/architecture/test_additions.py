@@ -25,8 +25,8 @@ PLACES = {
 CLIP = """
 
 @clip_function("share")
-def share_factor(rows: ClipRows, settings: RowSettings) -> Tensor:
-    return settings.r * tf.ones_like(rows.g[:, 0])
+def share_factor(rows: ClipRows, settings: RowSettings) -> ArrayOrTensor:
+    return settings.r * library_of(rows.g).ones_like(rows.g[:, 0])
 """
 TOWER = """
 from cowclip_merlin import compat

@@ -55,22 +55,21 @@ def numpy_factors(name, gradients, tables, cnt, field, settings, keep):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_factors_and_bounds(tf, name, sizes, dim, scale, seed, **numbers):
+    """Of TensorFlow's tensors and NumPy's arrays."""
     rng = np.random.default_rng(seed)
     n, field = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
     g, w = rng.normal(0, scale, (n, dim)), rng.normal(0, 1, (n, dim))
     g[rng.random(n) < 0.2], w[rng.random(n) < 0.2] = 0, 0
     cnt, chosen = rng.integers(0, 5, n), RowSettings(clip=name, **numbers)
-    rows = clip.ClipRows(
-        g=tf.constant(g),
-        w=tf.constant(w),
-        cnt=tf.constant(cnt),
-        field=tf.constant(field, tf.int32),
-        num_fields=len(sizes),
-    )
-    (factors,) = clip.gradient_factors([rows], chosen)
+    given = {"g": g, "w": w, "cnt": cnt, "field": field.astype(np.int32)}
     expected = numpy_factors(name, [g], [w], cnt, field, chosen, np.full(n, True))
-    np.testing.assert_allclose(factors, expected, rtol=1e-9, atol=1e-30)
-    assert ((factors >= 0) & (factors <= 1)).numpy().all()
+    for kind, convert in ((tf.Tensor, tf.constant), (np.ndarray, np.asarray)):
+        arrays = {key: convert(x) for key, x in given.items()}
+        rows = clip.ClipRows(**arrays, num_fields=len(sizes))
+        (factors,) = clip.gradient_factors([rows], chosen)
+        assert isinstance(factors, kind) and factors.dtype == arrays["g"].dtype
+        np.testing.assert_allclose(factors, expected, rtol=1e-9, atol=1e-30)
+        assert ((np.asarray(factors) >= 0) & (np.asarray(factors) <= 1)).all()
 
 
 @pytest.mark.parametrize("name", GRADIENT_CLIPS)

@@ -116,7 +116,7 @@ def check_names():
             assert str(error).startswith(f"cc.{name} needs ") and "pip install" in str(error)
             lacking.add(name)
     assert lacking == LACKING, lacking ^ LACKING
-    for module in ("torch", "keras3", "clip"):
+    for module in ("torch", "keras3"):
         try:
             __import__(f"cowclip_merlin.{module}")
             raise AssertionError(module)
@@ -125,10 +125,10 @@ def check_names():
 
 
 def check_numbers():
-    """The kernels compute what the reference does."""
+    """The kernels compute what the reference does, and the clips what the kernels do."""
     import numpy as np
 
-    from cowclip_merlin import kernels
+    from cowclip_merlin import choices, clip, kernels
     from cowclip_merlin.metrics import roc_auc
 
     draw = np.random.default_rng(0)
@@ -136,6 +136,16 @@ def check_numbers():
     fast, slow = (kernels.load(name).unique_rows(ids, g) for name in ("numba", "reference"))
     np.testing.assert_array_equal(fast.cnt, slow.cnt)
     np.testing.assert_allclose(fast.g, slow.g, rtol=1e-5, atol=1e-6)
+    w, field = draw.normal(size=fast.g.shape).astype("f"), np.arange(len(fast.ids)) % 2
+    rows = clip.ClipRows(g=fast.g, w=w, cnt=fast.cnt, field=field, num_fields=2)
+    for name in (each for each, found in choices.CLIPS.items() if found.acts_on == "gradient"):
+        settings = choices.RowSettings(clip=name, r=0.05, bound=0.5)
+        (factor,) = clip.gradient_factors([rows], settings)
+        _, same = kernels.load("numba").clip_rows(
+            fast.g, w, fast.cnt, settings, field=field, num_fields=2
+        )
+        np.testing.assert_allclose(factor, same, rtol=1e-5)
+        assert (factor.min() < 1) == (name != "none")
     assert roc_auc(np.array([0, 1]), np.array([0.1, 0.2])) == 1
 
 
