@@ -13,7 +13,7 @@ from cowclip_merlin.checks import is_number, one_of
 from cowclip_merlin.choices import RowSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.keras3.tables import Table, step
-from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.scaling import Hyperparameters, check_hyperparameters
 from cowclip_merlin.types import Gradient, JsonObject, Tensor, Variable
 
 tf = compat.any_tensorflow()
@@ -142,6 +142,7 @@ class CowClip(keras.optimizers.Adam):
         >>> CowClip.of(scale("criteo", to=8192)).get_config()["l2"]
         8e-05
         """
+        check_hyperparameters(values)
         if values.optimizer != "adam" or values.micro_batches > 1:
             what = "micro_batches" if values.optimizer == "adam" else values.optimizer
             raise InputError(f"the optimizer for Keras 3 has no {what}; use Adam and one part")

@@ -222,6 +222,8 @@ def test_hyperparameters(cowclip):
     for wrong in ({"optimizer": "adagrad"}, {"micro_batches": 2}):
         with pytest.raises(InputError, match="the optimizer for Keras 3 has no"):
             cowclip.of(Hyperparameters(**wrong))
+    with pytest.raises(InputError, match="8192 is no Hyperparameters"):
+        cowclip.of(8192)
 
 
 def test_what_a_step_refuses_changes_nothing(keras, tf, cowclip, model_of, batches, train):
