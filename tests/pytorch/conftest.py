@@ -19,12 +19,22 @@ def torch():
 
 @pytest.fixture
 def model_of(torch):
-    """`model_of(sparse=True, bag=None)`: a table, and a dense layer on what it gives."""
+    """`model_of(sparse=True, bag=None)`: a table, and a dense layer on what it gives.
+
+    A bag is a mode of `nn.EmbeddingBag`, or "weighted": a sum with a weight for each occurrence.
+    """
+
+    class Weighted(torch.nn.EmbeddingBag):
+        def forward(self, ids):
+            weights = torch.linspace(0.5, 2, ids.numel()).reshape(ids.shape)
+            return super().forward(ids, per_sample_weights=weights)
 
     def make(*, sparse=True, bag=None, rows=ROWS):
         torch.manual_seed(1)
         nn = torch.nn
-        if bag is not None:
+        if bag == "weighted":
+            layer, width = Weighted(rows, DIM, mode="sum", sparse=sparse), DIM
+        elif bag is not None:
             layer, width = nn.EmbeddingBag(rows, DIM, mode=bag, sparse=sparse), DIM
         else:
             layer, width = nn.Embedding(rows, DIM, sparse=sparse), FIELDS * DIM

@@ -36,7 +36,10 @@ def adam_of(torch, model, l2):
 
 
 @pytest.mark.parametrize("update", ["exact", "dense"])
-@pytest.mark.parametrize(("bag", "l2"), [(None, 1e-3), (None, 0.0), ("sum", 1e-3), ("mean", 1e-4)])
+@pytest.mark.parametrize(
+    ("bag", "l2"),
+    [(None, 1e-3), (None, 0.0), ("sum", 1e-3), ("mean", 1e-4), ("weighted", 1e-3)],
+)
 def test_without_a_clip_weights_are_those_of_adam(
     torch, cowclip, model_of, batches, train, update, bag, l2
 ):
