@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from rows_one_by_one import RowsOneByOne
 
+from cowclip_merlin import Hyperparameters, scale
 from cowclip_merlin.errors import InputError
 
 UPDATES = ("exact", "dense", "lazy")
@@ -53,6 +54,40 @@ class Trained(ABC):
         """Go on from a state of another one."""
 
 
+class CaughtUp(Trained):
+    """One whose front end hears of reads, and updates rows before.
+
+    Attributes:
+        READS: names of ways to read all rows of the first table.
+        HISTORY: module whose `HISTORY` says after how many steps all rows are updated.
+    """
+
+    @abstractmethod
+    def read(self, how, folder):
+        """Rows of the first table, [N, d], by one of `READS`."""
+
+    @abstractmethod
+    def look_up(self, ids):
+        """Rows of the first table."""
+
+    @abstractmethod
+    def write(self, rows):
+        """Give the first table other rows."""
+
+    @abstractmethod
+    def behind(self):
+        """Whether each row of the first table has missed steps, and how many there were."""
+
+    @abstractmethod
+    def change_optimizer(self, lr, **settings):
+        """Train the same weights by another one, from now on."""
+
+    @staticmethod
+    @abstractmethod
+    def of(values, **arguments):
+        """Rate, dense rate, l2, clip and update of `CowClip.of`, by hyper-parameters."""
+
+
 def batches_of(rng, steps, *, rows, dim, least=0, scales=(0, 1e-3, 0.05, 2.0)):
     """Skewed ids with duplicates, a third of the rows never; some gradients are zero."""
     for _ in range(steps):
@@ -74,10 +109,11 @@ class Contract:
     """Inherit it as `class TestX(Contract)`, with a fixture `make` that returns a `Trained`.
 
     `lacks(**settings)` says whether the front end refuses these; `CHECKED`, of which updates it
-    checks whether gradients are finite.
+    checks whether gradients are finite; `ERROR`, by which error it says so.
     """
 
     CHECKED = UPDATES
+    ERROR: type[Exception] = Exception  # in a graph, TensorFlow has one of its own around ours
 
     def lacks(self, **settings):
         return False
@@ -131,7 +167,7 @@ class Contract:
         clipped = 0
         for ids, values in batches_of(rng, 100, rows=30, dim=5, least=1, scales=(0.05,)):
             trained.step([(ids, values)], np.ones(1, np.float32))
-            factors = np.array(expected.step(ids, values))
+            factors = expected.step(ids, values)
             clipped += (factors < 1).sum()
             assert trained.clipped_share == pytest.approx((factors < 1).mean(), abs=1e-6)
             assert trained.mean_clip_factor == pytest.approx(factors.mean(), rel=1e-3)
@@ -202,15 +238,97 @@ class Contract:
             make([np.ones((3, 2), np.float32)], np.ones(1, np.float32), lr=1e-2, **settings)
 
     def test_a_gradient_that_is_not_finite_changes_nothing(self, make):
-        values = np.array([[1.0, 1, 1], [1, np.nan, 1]], np.float32)
+        """Nor the table before it."""
+        good, bad = np.ones((2, 3), np.float32), np.array([[1.0, 1, 1], [1, np.nan, 1]], np.float32)
         for update in self.CHECKED:
             rng = np.random.default_rng(3)
-            trained = make([start_of(rng, 9, 3)], np.ones(2, np.float32), lr=1e-2, update=update)
+            starts = [start_of(rng, 9, 3) for _ in range(2)]
+            trained = make(starts, np.ones(2, np.float32), lr=1e-2, update=update)
             for batch in batches_of(rng, 5, rows=9, dim=3):
-                trained.step([batch], np.ones(2, np.float32))
-            table, dense = trained.table(0).copy(), trained.dense().copy()
-            # In a graph, TensorFlow has an error of its own around ours.
-            with pytest.raises(Exception, match=r"gradient of .*5.* is not finite"):
-                trained.step([([2, 5], values)], np.ones(2, np.float32))
-            np.testing.assert_array_equal(trained.table(0), table)
-            np.testing.assert_array_equal(trained.dense(), dense)
+                trained.step([batch, batch], np.ones(2, np.float32))
+            before = [trained.table(0).copy(), trained.table(1).copy(), trained.dense().copy()]
+            with pytest.raises(self.ERROR, match=r"gradient of .*5.* is not finite"):
+                trained.step([([2, 5], good), ([2, 5], bad)], np.ones(2, np.float32))
+            after = trained.table(0), trained.table(1), trained.dense()
+            for old, new in zip(before, after, strict=True):
+                np.testing.assert_array_equal(new, old)
+
+
+class ContractOfReads(Contract):
+    """Also: nobody reads a row of a table that has missed a step. `make` returns a `CaughtUp`."""
+
+    ERROR = InputError
+
+    @pytest.fixture
+    def trained(self, make):
+        def run(update="exact", steps=30):
+            rng = np.random.default_rng(4)
+            start, dense = start_of(rng, 60, 3), np.ones(1, np.float32)
+            made = make([start], dense, lr=1e-2, l2=1e-3, update=update)
+            self.train(made, steps)
+            return made
+
+        return run
+
+    def train(self, trained, steps):
+        rng = np.random.default_rng(steps)
+        for batch in batches_of(rng, steps, rows=60, dim=3, least=4, scales=(0.05,)):
+            trained.step([batch], np.ones(1, np.float32))
+
+    def assert_close(self, found, wanted, what=""):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7, err_msg=what)
+
+    def test_every_read_is_of_rows_that_are_up_to_date(self, make, trained, tmp_path):
+        wanted = trained("dense").table(0)
+        for how in make.READS:
+            one = trained()
+            assert one.behind()[0].sum() > 10
+            self.assert_close(one.read(how, tmp_path), wanted, how)
+
+    def test_a_lookup_updates_its_rows_alone(self, trained):
+        one = trained()
+        behind = np.flatnonzero(one.behind()[0])
+        one.look_up(behind[:2])
+        np.testing.assert_array_equal(np.flatnonzero(one.behind()[0]), behind[2:])
+
+    def test_what_a_user_writes_is_not_replayed(self, trained):
+        one, dense = trained(), trained("dense")
+        for each in (one, dense):
+            each.write(np.full((60, 3), 0.25, np.float32))
+            np.testing.assert_array_equal(each.table(0), 0.25)
+            self.train(each, 5)
+        self.assert_close(one.table(0), dense.table(0))
+
+    def test_another_optimizer_takes_the_table(self, trained):
+        wanted = trained("dense")
+        wanted.change_optimizer(lr=1e-3, update="dense")
+        self.train(wanted, 5)
+        for update in ("exact", "dense"):
+            one = trained()
+            one.change_optimizer(lr=1e-3, update=update)
+            self.train(one, 5)
+            assert one.behind()[1] == (5 if update == "exact" else 0)
+            self.assert_close(one.table(0), wanted.table(0))
+
+    @pytest.mark.parametrize("steps", [5, 12])
+    def test_a_long_training_updates_all_rows_now_and_then(self, make, trained, monkeypatch, steps):
+        monkeypatch.setattr(f"{make.HISTORY}.HISTORY", 5)
+        one = trained(steps=steps)
+        assert one.behind()[1] == steps % 5
+        self.assert_close(one.table(0), trained("dense", steps).table(0))
+
+    def test_scaled_hyper_parameters(self, make):
+        values = scale("criteo", to=8192)
+        *numbers, clip, update = make.of(values, update="lazy")
+        assert numbers == pytest.approx([values.embedding_lr, values.dense_lr, 8e-5])
+        assert (clip, update) == ("cowclip", "lazy")
+        assert make.of(Hyperparameters())[3:] == ("none", "exact")
+        for name, value in (("adagrad", {"optimizer": "adagrad"}), ("micro", {"micro_batches": 2})):
+            with pytest.raises(InputError, match=f"the optimizer for .* has no {name}"):
+                make.of(Hyperparameters(**value))
+        with pytest.raises(InputError, match="8192 is no Hyperparameters"):
+            make.of(8192)
+
+    def test_a_negative_rate_is_refused(self, make):
+        with pytest.raises(InputError, match="embedding_lr is -1"):
+            make([np.ones((3, 2), np.float32)], np.ones(1, np.float32), lr=-1.0)

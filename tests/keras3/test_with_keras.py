@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from cowclip_merlin import Hyperparameters, InputError, scale
+from cowclip_merlin import InputError
 
 pytestmark = [pytest.mark.system, pytest.mark.quick]
 
@@ -183,10 +183,6 @@ def test_xla_is_left_out_or_refused(keras, cowclip, model_of, batches, train):
 
 
 REFUSED = {
-    "clip": ({"clip": "global"}, "unknown clip 'global'"),
-    "update": ({"update": "all"}, "unknown update 'all'"),
-    "l2": ({"l2": -1.0}, "l2 is -1"),
-    "rate": ({"learning_rate": -1.0}, "embedding_lr is -1"),
     "word": ({"learning_rate": "fast"}, "learning_rate is 'fast'; give a number or a schedule"),
     "function": ({"dense_lr": lambda: 0.1}, "dense_lr is <function"),
     "no rate": ({"learning_rate": 0.0, "dense_lr": 0.1}, "learning_rate is 0, and dense_lr"),
@@ -212,27 +208,11 @@ def test_arguments_of_keras_without_effect(cowclip):
         cowclip(momentum=0.9)
 
 
-def test_hyperparameters(cowclip):
-    values = scale("criteo", to=8192)
-    found = cowclip.of(values, update="lazy").get_config()
-    assert found["l2"] == values.l2 and found["update"] == "lazy"
-    assert found["learning_rate"] == pytest.approx(values.embedding_lr)
-    assert found["dense_lr"] == pytest.approx(values.dense_lr)
-    assert cowclip.of(Hyperparameters()).get_config()["clip"] == "none"
-    for wrong in ({"optimizer": "adagrad"}, {"micro_batches": 2}):
-        with pytest.raises(InputError, match="the optimizer for Keras 3 has no"):
-            cowclip.of(Hyperparameters(**wrong))
-    with pytest.raises(InputError, match="8192 is no Hyperparameters"):
-        cowclip.of(8192)
-
-
 def test_what_a_step_refuses_changes_nothing(keras, tf, cowclip, model_of, batches, train):
     model = model_of(cowclip(1e-2), run_eagerly=True)
     train(model, batches(3))
     before = model.get_weights()
-    ids, labels = batches(1)
-    with pytest.raises(InputError, match=r"the gradient of id \d+ is not finite; look at the loss"):
-        train(model, (ids, labels * np.float32(np.inf)))
+    ids, _ = batches(1)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model.layers[0].embeddings ** 2) + tf.reduce_sum(model(ids))
     gradients = tape.gradient(loss, model.trainable_variables)
