@@ -15,7 +15,7 @@ keras3-adam, keras2-adam     Keras's Adam, all rows, without L2
 pays it. In a long training a row pays less, because the steps that it misses soon change nothing.
 
 The environments: `make current-check` makes that of torch and keras3, `.venv-current`; fbgemm needs
-one with `fbgemm-gpu-cpu`. Give them as
+such a one with the wheel `fbgemm-gpu-cpu` (1.9 goes with PyTorch 2.14). Give them as
 
     --python torch=.venv-current/bin/python,keras3=.venv-current/bin/python,fbgemm=...
 
@@ -67,7 +67,8 @@ class OptimizerSettings(Settings):
     )
     batch: int = option(1024, "rows per step", at_least=1)
     rounds: int = option(3, "turns of every contestant", at_least=1)
-    warm_up: int = option(3, "steps before the clock starts", at_least=1)
+    # the second step is the first one that makes missed steps, and compiles what makes them
+    warm_up: int = option(3, "steps before the clock starts", at_least=2)
     steps: int = option(20, "steps of a turn", at_least=1)
 
     def __post_init__(self) -> None:
