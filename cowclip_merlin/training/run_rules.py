@@ -111,7 +111,6 @@ def _check_validation(settings: RunSettings) -> None:
             f"early_stopping is {settings.early_stopping}, but validation_fraction is 0 and test "
             "rows select no epoch; also set validation_fraction, such as 0.1"
         )
-
     if settings.scored_split == "validation":
         return
     for name in ("evaluate_every", "monitor"):
